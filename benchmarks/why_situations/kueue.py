@@ -19,6 +19,7 @@ from benchmarks.why_situations.objects import (
     stamp,
     taint,
 )
+from kopt.core.workload.gpu_share import CHARGE_RESOURCE
 
 LABEL = "team.example/gpu"
 FLAVORS = ("a100", "h100")
@@ -226,6 +227,21 @@ def quota_too_small(rng: random.Random) -> Constructed:
     return Constructed("Kueue", "QUOTA_TOO_SMALL", made.cluster)
 
 
+def quota_absent(rng: random.Random) -> Constructed:
+    """A share of a GPU by a claim in a queue that has quota for whole GPUs alone."""
+    made, flavor, milli = Queues(rng), rng.choice(FLAVORS), rng.randint(100, 1000)
+    made.queue("research", {flavor: 16}, local="gpus")
+    made.fill("research", flavor, rng.randint(0, 16))
+    why = f"resource {CHARGE_RESOURCE} unavailable in ClusterQueue"
+    workload = made.waits(0, f"couldn't assign flavors to pod set main: {why}")
+    annotations = {"kaiwo.ai/gpu-fraction": str(milli / 1000)}
+    made.cluster.jobs[-1]["spec"]["template"]["metadata"] = {"annotations": annotations}
+    template = workload["spec"]["podSets"][0]["template"]
+    template["metadata"] = {"annotations": annotations}
+    template["spec"] = template["spec"] | {"overhead": {CHARGE_RESOURCE: str(milli)}}
+    return Constructed("Kueue", "QUOTA_ABSENT", made.cluster)
+
+
 def flavor_excluded(rng: random.Random) -> Constructed:
     """The only flavour of the queue has other nodes than the pods select, or a taint that they do not tolerate."""
     has_taint = rng.random() < 0.5
@@ -308,5 +324,6 @@ def deactivated(rng: random.Random) -> Constructed:
 
 MAKERS: list[Callable[[random.Random], Constructed]] = [
     quota_in_use, gang_quota_in_use, cpu_quota_in_use, cohort_in_use, borrowing_limit, may_not_borrow, quota_too_small,
-    flavor_excluded, behind_the_first, selected_flavor_in_use, stopped, inactive, no_queue, checks, deactivated,
+    quota_absent, flavor_excluded, behind_the_first, selected_flavor_in_use, stopped, inactive, no_queue, checks,
+    deactivated,
 ]  # fmt: skip

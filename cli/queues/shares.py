@@ -1,6 +1,7 @@
 """``kopt queues shares``: what each queue of a cluster has, and what it ideally had."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,9 @@ from kopt.cli.errors import unknown_name, usage_error
 from kopt.cli.open_cluster import open_cluster
 from kopt.cli.output import NOTHING, Answer, Format, column, show
 from kopt.cli.queues.manifests import refused
-from kopt.core.scheduling.queue_tree import CPU, MEMORY, Engine
+from kopt.core.scheduling.queue_tree import CPU, GPU, MEMORY, Engine
 from kopt.core.units import format_thousandths
+from kopt.core.workload.gpu_share import CHARGE_RESOURCE
 
 if TYPE_CHECKING:
     from kopt.cluster.workloads.queue_trees.usage import LeafUsage
@@ -111,8 +113,14 @@ def _displayed(rows: "Sequence[ShareRow]") -> frozenset[str]:
 
 
 def _row(row: "ShareRow", displayed: frozenset[str] | None) -> QueueSharesRow:
+    from kopt.cluster.workloads.requests.gpus import devices_in
+
     def amounts(values: "Amounts") -> dict[str, str]:
-        keep = {name: value for name, value in values.items() if displayed is None or name in displayed}
+        keep = Counter[str]()
+        for name, value in values.items():
+            if displayed is None or name in displayed:
+                charged = name == CHARGE_RESOURCE
+                keep[GPU if charged else name] += devices_in(name, value) if charged else value
         return {name: format_thousandths(value) for name, value in sorted(keep.items())}
 
     queue = row.queue
@@ -124,7 +132,7 @@ def _row(row: "ShareRow", displayed: frozenset[str] | None) -> QueueSharesRow:
         amounts(row.use),
         amounts(row.demand),
         amounts(row.ideal),
-        row.dominant,
+        GPU if row.dominant == CHARGE_RESOURCE else row.dominant,
         round(row.share_error, 6),
         amounts(row.borrowing),
         amounts(row.broken),

@@ -40,9 +40,11 @@ class ReportedStatus:
 
 def members_of(gpus: int, pods: Iterable[GpuPod], now_s: float, stale_s: float) -> tuple[Member, ...]:
     """The members of a gang of ``gpus`` milli-GPU, one for each log. GPUs without observed pods are a member without a
-    status; if the pods have more GPUs than the gang, they become one member with the worst status."""
+    status; if the pods have more GPUs than the gang, they become one member with the worst status. Pods with shares
+    have equal parts of what no other pod has."""
     members = []
-    for _, group in groupby(sorted(pods, key=lambda pod: (pod.owner_uid, pod.uid)), key=lambda pod: pod.owner_uid):
+    ordered = sorted(_with_shares(gpus, list(pods)), key=lambda pod: (pod.owner_uid, pod.uid))
+    for _, group in groupby(ordered, key=lambda pod: pod.owner_uid):
         own = list(group)
         reported = bounded(latest_status([pod.annotations for pod in own], now_s, stale_s), gpus, own, now_s)
         amount = MilliGpu(sum(pod.gpus for pod in own))
@@ -53,6 +55,13 @@ def members_of(gpus: int, pods: Iterable[GpuPod], now_s: float, stale_s: float) 
         worst = next((item for item in members if item.status is None or not item.status.safe), members[0])
         return (replace(worst, gpus=MilliGpu(gpus)),)
     return (*members, *([Member(MilliGpu(gpus - observed_gpus))] if observed_gpus < gpus or not members else []))
+
+
+def _with_shares(gpus: int, pods: Sequence[GpuPod]) -> list[GpuPod]:
+    number = sum(pod.shares for pod in pods)
+    rest = max(0, gpus - sum(pod.gpus for pod in pods if not pod.shares))
+    parts = iter([rest // number + (at < rest % number) for at in range(number)])
+    return [replace(pod, gpus=next(parts)) if pod.shares else pod for pod in pods]
 
 
 def member(gpus: MilliGpu, reported: ReportedStatus | None, node: str = "") -> Member:

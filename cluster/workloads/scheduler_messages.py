@@ -80,6 +80,11 @@ def _kueue_never(match: Match[str]) -> Cause:
     return Cause(Binding.QUOTA_TOO_SMALL, message, None, None, match[1], match[2])
 
 
+def _kueue_absent(match: Match[str]) -> Cause:
+    message = f"Kueue: the queue has no quota for {match[1]}."
+    return Cause(Binding.QUOTA_ABSENT, message, None, None, match[1])
+
+
 def _kueue_flavor(match: Match[str]) -> Cause:
     return Cause(Binding.FLAVOR_EXCLUDED, f"Kueue: {match[0].strip()}.", None, None, "", match[1] or match[2] or "")
 
@@ -124,6 +129,7 @@ def _patterns() -> Iterator[tuple[Pattern[str], Callable[[Match[str]], Cause]]]:
         _kueue_short,
     )
     yield re.compile(r"insufficient quota for (\S{1,253}) in flavor ([^\s,]{1,253})"), _kueue_never
+    yield re.compile(r"resource (\S{1,253}) unavailable in ClusterQueue"), _kueue_absent
     yield (
         re.compile(r"flavor (\S{1,253}) doesn't match node affinity|untolerated taint .{1,300}? in flavor (\S{1,253})"),
         _kueue_flavor,

@@ -32,10 +32,10 @@ _REQUESTS_DATA = (
     f"has(object.metadata.annotations) && ('{NAMES_ANNOTATION}' in object.metadata.annotations || "
     f"'{REQUEST_ANNOTATION}' in object.metadata.annotations)"
 )
+_LABELS = "(has(object.metadata.labels) ? object.metadata.labels : {})"
 _CHANGED = (
     "request.operation == 'CREATE' || !has(oldObject.spec) || object.spec != oldObject.spec || "
-    "(has(object.metadata.labels) ? object.metadata.labels : {}) != "
-    "(has(oldObject.metadata.labels) ? oldObject.metadata.labels : {})"
+    f"{_LABELS} != {_LABELS.replace('object.', 'oldObject.')}"
 )
 
 
@@ -70,6 +70,11 @@ def charge_condition() -> Object:
             f"request.operation == 'CREATE' || ({changes})",
         ),
     )
+
+
+def relabelled_condition() -> Object:
+    """Changes of labels, of which queues of Kueue's are some."""
+    return _condition("labels-change", f"{_LABELS} != {_LABELS.replace('object.', 'oldObject.')}")
 
 
 def unqueued_condition(kind: WorkloadKind, policy: ConformancePolicy) -> Object:

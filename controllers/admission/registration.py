@@ -30,16 +30,19 @@ from kopt.cluster.objects.namespace import MANAGED_LABEL, SYSTEM_NAMESPACES
 from kopt.cluster.workloads.frameworks import QUEUE_REFERENCES, QUEUE_SOURCE
 from kopt.cluster.workloads.kinds import WORKLOAD_KINDS, WorkloadKind
 from kopt.cluster.workloads.requests.external import CLAIMS
+from kopt.cluster.workloads.shares.writing import SHARE_LABEL
 from kopt.controllers.admission.conditions import (
     charge_condition,
     claim_condition,
     mutate_condition,
     opting_out_condition,
+    relabelled_condition,
     team_condition,
     unqueued_condition,
     validate_condition,
 )
 from kopt.controllers.admission.policy import ConformancePolicy, Namespaces
+from kopt.core.scheduling.submission import Framework
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS = 5
@@ -140,6 +143,8 @@ def validating_configuration(address: Address, policy: ConformancePolicy) -> Obj
                 | {"name": f"opt-out.{hook['name']}"},
             ]
         )
+    if policy.queues.framework is Framework.KUEUE:
+        webhooks.append(_late_shares(address, policy))
     if policy.counts_teams:
         pods = next(kind for kind in WORKLOAD_KINDS if kind.resource == PODS)
         webhooks.append(
@@ -149,6 +154,15 @@ def validating_configuration(address: Address, policy: ConformancePolicy) -> Obj
     versions, operations = (MIG_STRATEGIES.version,), ("CREATE", "UPDATE")
     webhooks.append(_hook("validate", MIG_STRATEGIES, versions, operations, address, policy))
     return _configuration("ValidatingWebhookConfiguration", webhooks)
+
+
+def _late_shares(address: Address, policy: ConformancePolicy) -> Object:
+    """What has shares of GPUs and is put into another queue, which may have no quota for them."""
+    kinds = [kind for kind in WORKLOAD_KINDS if kind.resource != PODS]
+    hooks = [_webhook("validate", kind, address, policy, relabelled_condition(), ("UPDATE",)) for kind in kinds]
+    rules = [rule for hook in hooks for rule in hook["rules"]]
+    selector = _labels((SHARE_LABEL, "Exists"))
+    return hooks[0] | {"name": "late-shares.validate.webhook.kaiwo.ai", "rules": rules, "objectSelector": selector}
 
 
 def _queue_label_of(kind: WorkloadKind, policy: ConformancePolicy) -> str | None:

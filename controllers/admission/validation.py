@@ -7,12 +7,15 @@ from kopt.cluster.client.resources import MIG_STRATEGIES
 from kopt.cluster.objects.custom.mig_strategy import StrategyError, read_strategy
 from kopt.cluster.workloads.frameworks import written_queue
 from kopt.cluster.workloads.served import is_evaluated
+from kopt.cluster.workloads.workload import Workload
 from kopt.controllers.admission.answers import LET_THROUGH, UNKNOWN_NAMESPACE, Admission, refused, refused_opt_out
 from kopt.controllers.admission.evaluation import ClusterState, evaluate
 from kopt.controllers.admission.lookups import Lookups, before_change, was_out
 from kopt.controllers.admission.mutating import Record
+from kopt.controllers.admission.shares.writing import late_charge
 from kopt.controllers.admission.teams import TeamTotals, Totals
 from kopt.core.decision import Mode
+from kopt.core.scheduling.submission import Framework
 
 
 class Validation:
@@ -52,16 +55,23 @@ class Validation:
             return UNKNOWN_NAMESPACE
         evaluation = evaluate(workload, self._cluster, namespace, review.groups)
         if evaluation.queue_mode is not Mode.ENFORCE:
-            return LET_THROUGH
+            return self._let_through(review, workload, evaluation.fractions_mode)
         if workload.opts_out:
             stays_out = was_out(review, workload, self._cluster.policy.queues.framework)
             return LET_THROUGH if stays_out else refused_opt_out(workload, review, evaluation)
         if evaluation.queue.conforms:
-            return LET_THROUGH
+            return self._let_through(review, workload, evaluation.fractions_mode)
         if review.operation != "CREATE" and not await self._was_conformant(review):
             return Admission(Answer(warnings=("it still has no queue; the audit lists it",)))
         record = Record.of("queue", evaluation.queue.reasons[-1], evaluation.queue_mode)
         return refused(record)
+
+    def _let_through(self, review: Review, workload: Workload, mode: Mode) -> Admission:
+        reads_kueues_queues = self._cluster.policy.queues.framework is Framework.KUEUE
+        if mode is Mode.OBSERVE or not reads_kueues_queues or review.operation != "UPDATE":
+            return LET_THROUGH
+        late = late_charge(workload, before_change(review), self._cluster.covered, mode)
+        return LET_THROUGH if late is None else Admission(Answer(warnings=(late.message,)), (late,))
 
     async def _was_conformant(self, review: Review) -> bool:
         """Whether the object before the change had a queue or no GPUs; an old fault is not a reason to refuse."""

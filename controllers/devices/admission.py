@@ -1,5 +1,5 @@
-"""The webhook's part of devices: a claim that Kubernetes makes from a template is given the instance that the books
-select, as an alternative before what it was written with.
+"""The webhook's part of devices: a claim that Kubernetes makes from a template is given the instance, or the whole GPUs
+of one node, that the books select, as an alternative before what it was written with.
 
 A ResourceClaim cannot be changed once it exists, and kube-scheduler allocates the first alternative that fits: the
 choice is a preference, and a claim without one is as good as before.
@@ -11,7 +11,7 @@ from typing import Any
 
 from kopt.cluster.admission.review import Review
 from kopt.cluster.client.api import ApiError, Kube
-from kopt.cluster.client.resources import MIG_STRATEGIES, NODES, PODS, Object
+from kopt.cluster.client.resources import MIG_STRATEGIES, NODE_TOPOLOGIES, NODES, PODS, Object
 from kopt.cluster.objects.custom.mig_strategy import MigStrategy, read_strategy
 from kopt.cluster.objects.fields import at, items, mapping
 from kopt.cluster.objects.json_patch import JsonPatch
@@ -24,7 +24,6 @@ from kopt.cluster.workloads.requests.devices import (
     DeviceRequest,
     ObservedClaim,
     PublishedSlice,
-    choice_selector,
     device_request,
     made_for,
     only_request,
@@ -34,7 +33,8 @@ from kopt.cluster.workloads.requests.devices import (
     with_choice,
 )
 from kopt.cluster.workloads.requests.external import CLAIMS, DEVICE_CLASSES, RESOURCE_SLICES
-from kopt.controllers.devices.books import Books, Selection
+from kopt.controllers.devices.books import AnySelection, Books
+from kopt.controllers.devices.sets import LinkedGpus, linked_gpus
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.switches import Owner
@@ -53,7 +53,10 @@ class DevicesAtAdmission:
         self._classes: Informer[Object] = Informer(kube, DEVICE_CLASSES)
         self._nodes: Informer[Labels] = Informer(kube, NODES, keep=_open_node)
         self._strategies: Informer[MigStrategy] = Informer(kube, MIG_STRATEGIES, keep=read_strategy)
-        self.books = Books(self._slices.objects, self._claims.objects, strategy_of=self._strategy_of)
+        self._linked: Informer[LinkedGpus] = Informer(kube, NODE_TOPOLOGIES, keep=linked_gpus)
+        self.books = Books(
+            self._slices.objects, self._claims.objects, strategy_of=self._strategy_of, linked=self._linked.objects
+        )
         self._claims.subscribe(self._claim_changed)
         for informer in self._informers:
             if isolation is not None:
@@ -61,7 +64,7 @@ class DevicesAtAdmission:
 
     @property
     def _informers(self) -> tuple[Informer[Any], ...]:
-        return self._slices, self._claims, self._classes, self._nodes, self._strategies
+        return self._slices, self._claims, self._classes, self._nodes, self._strategies, self._linked
 
     async def run(self) -> None:
         await asyncio.gather(*(informer.run() for informer in self._informers))
@@ -100,30 +103,30 @@ class DevicesAtAdmission:
         key = made_for(claim)
         selection = self.books.select(request, key, is_open)
         if selection is None:
-            return Reason("DEVICE_NO_ROOM", "No GPU has room for the instance, so that the claim stays as written.")
+            return Reason(
+                "DEVICE_NO_ROOM", "No node has room for what it asks for, so that the claim stays as written."
+            )
         if dry_run or mode is not Mode.ENFORCE:
             self.books.forget(key)
         self._write(patch, claim, selection, mode)
-        text = (
-            f"{selection.profile} on GPU {selection.gpu} of node {selection.node} from memory slot {selection.start} on"
-        )
-        numbers: dict[str, float | int | str] = dict(selection.document())
-        return Reason("DEVICE_SELECTED", f"Selected for it: {text}.", numbers)
+        document = selection.document()
+        numbers = {name: ", ".join(each) if isinstance(each, list) else each for name, each in document.items()}
+        return Reason("DEVICE_SELECTED", f"Selected for it: {selection}.", numbers)
 
-    def _write(self, patch: JsonPatch, claim: Object, selection: Selection, mode: Mode) -> None:
+    def _write(self, patch: JsonPatch, claim: Object, selection: AnySelection, mode: Mode) -> None:
         patch.put(("metadata", "annotations", CHOICE_ANNOTATION), json.dumps(selection.document()))
         if mode is Mode.ENFORCE:
-            selector = choice_selector(selection.driver, selection.gpu, selection.start, whole=selection.is_whole)
             request = only_request(claim)
             assert request is not None, "a claim with a selection has one request"
-            patch.put(("spec", "devices", "requests"), [with_choice(request, selector)])
+            patch.put(("spec", "devices", "requests"), [with_choice(request, selection.selector)])
 
     def _request(self, claim: Object) -> DeviceRequest | None:
         request = only_request(claim)
         if request is None:
             return None
         device_class = self._classes.objects.get(("", str(at(request, "exactly", "deviceClassName"))))
-        return None if device_class is None else device_request(device_class, request)
+        asked = None if device_class is None else device_request(device_class, request)
+        return asked if asked is not None and (asked.count == 1 or asked.is_whole_gpu) else None
 
     def _strategy_of(self, node: str) -> MigStrategy | None:
         """Of several the first by name."""

@@ -1,4 +1,5 @@
-"""The MIG instances on every GPU as the API server has them, and those that were just selected and are not allocated.
+"""What every GPU has been given, whole or as MIG instances, as the API server has it, and what was just selected and is
+not allocated.
 
 What a claim was allocated counts, never what was selected for it: the books are corrected by the event that brings the
 claim's status.
@@ -7,6 +8,8 @@ claim's status.
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +22,14 @@ from kopt.cluster.workloads.requests.devices import (
     ObservedClaim,
     PublishedDevice,
     PublishedSlice,
+    choice_selector,
+    set_selector,
 )
+from kopt.controllers.devices.sets import LinkedGpus, choose_set
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.hardware.mig import MigError, mig_geometry
+from kopt.core.units import counted
+from kopt.core.workload.gpu_share import MOST_GPUS
 from kopt.policies.partitions.layouts import Instance, Layouts, layouts_of
 from kopt.policies.partitions.placement import UsableSlices
 
@@ -33,17 +41,54 @@ RESERVED_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """``start``: the first memory slot of the instance; a whole GPU starts at 0."""
+    """An instance; ``start``: its first memory slot."""
 
     node: str
     driver: str
     gpu: str
     profile: str
     start: int
-    is_whole: bool = False
 
-    def document(self) -> dict[str, str | int]:
+    def __str__(self) -> str:
+        return f"{self.profile} on GPU {self.gpu} of node {self.node} from memory slot {self.start} on"
+
+    def document(self) -> dict[str, Any]:
         return {"node": self.node, "gpu": self.gpu, "profile": self.profile, "start": self.start}
+
+    @property
+    def parts(self) -> tuple[tuple[str, str, int], ...]:
+        """UUID of the GPU, profile and start of each device."""
+        return ((self.gpu, self.profile, self.start),)
+
+    @property
+    def selector(self) -> str:
+        return choice_selector(self.driver, self.gpu, self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedSet:
+    """Whole GPUs of one node, by their UUIDs."""
+
+    node: str
+    driver: str
+    gpus: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{counted(len(self.gpus), 'GPU')} of node {self.node}: {', '.join(self.gpus)}"
+
+    def document(self) -> dict[str, Any]:
+        return {"node": self.node, "gpus": list(self.gpus)}
+
+    @property
+    def parts(self) -> tuple[tuple[str, str, int], ...]:
+        return tuple((gpu, "", 0) for gpu in self.gpus)
+
+    @property
+    def selector(self) -> str:
+        return set_selector(self.driver, self.gpus)
+
+
+AnySelection = Selection | SelectedSet
 
 
 @dataclass
@@ -53,6 +98,8 @@ class _Gpu:
     uuid: str
     model: str
     is_closed: bool = False
+    is_shared: bool = False
+    is_taken: bool = False
     published: set[tuple[str, int]] = field(default_factory=set)
     """Profile and start of each device, the GPU itself without a profile."""
     instances: list[Instance] = field(default_factory=list)
@@ -67,7 +114,8 @@ class _Group:
 
 
 class Books:
-    """``slices`` and ``claims`` are live views of informers; ``strategy_of`` names what is expected on a node."""
+    """``slices``, ``claims`` and ``linked``, by node, are live views of informers; ``strategy_of`` names what is
+    expected on a node."""
 
     def __init__(
         self,
@@ -75,30 +123,43 @@ class Books:
         claims: Mapping[Key, ObservedClaim],
         clock: Callable[[], float] = time.monotonic,
         strategy_of: Callable[[str], MigStrategy | None] = lambda _: None,
+        linked: Mapping[Key, LinkedGpus] = MappingProxyType({}),
     ) -> None:
         self._slices, self._claims, self._clock = slices, claims, clock
-        self._strategy_of = strategy_of
+        self._strategy_of, self._linked = strategy_of, linked
         self._layouts: dict[str, Layouts | None] = {}
         self._learned: dict[_Group, UsableSlices] = {}
-        self._reserved: dict[str, tuple[float, Selection]] = {}
+        self._reserved: dict[str, tuple[float, AnySelection]] = {}
         """By the key of the claim: until when."""
 
-    def select(self, request: DeviceRequest, key: str, nodes: Callable[[str], bool]) -> Selection | None:
-        """The instance after which most of the slices stay usable; kept for the claim with this key
-        (``made_for``) from now on. None where no GPU has room, or the request is for something else than instances
-        that are cut on demand. ``nodes``: which may be used."""
-        options = [
-            option
-            for group, gpus in self._by_group(request, nodes).items()
-            if (option := self._option(group, gpus, request)) is not None
-        ]
-        if not options:
-            return None
-        _, selection = min(options, key=lambda option: option[0])
-        self._reserved[key] = self._clock() + RESERVED_S, selection
+    def select(self, request: DeviceRequest, key: str, nodes: Callable[[str], bool]) -> AnySelection | None:
+        """The instance after which most of the slices stay usable, or whole GPUs of one node; kept for the claim with
+        this key (``made_for``) from now on. None where there is no room, or the request is for something else than
+        whole GPUs and instances that are cut on demand. ``nodes``: which may be used."""
+        groups = self._by_group(request, nodes)
+        selection = self._instance(groups, request) if request.count == 1 else None
+        if selection is None and request.is_whole_gpu:
+            selection = self._set(groups, request)
+        if selection is not None:
+            self._reserved[key] = self._clock() + RESERVED_S, selection
         return selection
 
-    def _option(self, group: _Group, gpus: list[_Gpu], request: DeviceRequest) -> tuple[float, Selection] | None:
+    def _instance(self, groups: "Mapping[_Group, list[_Gpu]]", request: DeviceRequest) -> AnySelection | None:
+        options = [
+            option for group, gpus in groups.items() if (option := self._option(group, gpus, request)) is not None
+        ]
+        return min(options, key=lambda option: option[0])[1] if options else None
+
+    def _set(self, groups: "Mapping[_Group, list[_Gpu]]", request: DeviceRequest) -> SelectedSet | None:
+        free: dict[str, list[str]] = {}
+        for gpu in (gpu for gpus in groups.values() for gpu in gpus):
+            if ("", 0) in gpu.published and not gpu.is_taken and not gpu.is_shared:
+                free.setdefault(gpu.node, []).append(gpu.uuid)
+        linked = {node: links for node in free if (links := self._linked.get(("", node))) is not None}
+        choice = choose_set(free, request.count, linked)
+        return None if choice is None else SelectedSet(choice[0], request.driver, choice[1])
+
+    def _option(self, group: _Group, gpus: list[_Gpu], request: DeviceRequest) -> tuple[float, AnySelection] | None:
         """By how much the cost of a group grows, and where."""
         layouts, whole = self._layouts_of(group.model), request.is_whole_gpu
         profile = None if layouts is None else _profile(layouts, request)
@@ -114,7 +175,9 @@ class Books:
         if placement is None:
             return None
         gpu, name = numbered[placement.gpu][0], layouts.geometry.profiles[profile].name
-        selection = Selection(gpu.node, gpu.driver, gpu.uuid, name, placement.start, whole)
+        selection: AnySelection = Selection(gpu.node, gpu.driver, gpu.uuid, name, placement.start)
+        if whole:
+            selection = SelectedSet(gpu.node, gpu.driver, (gpu.uuid,))
         return float(policy.growth[pool[placement.gpu], profile]), selection
 
     def forget(self, key: str) -> None:
@@ -151,6 +214,7 @@ class Books:
                         (part.node, device.gpu), _Gpu(part.node, part.driver, device.gpu, device.model)
                     )
                     gpu.is_closed |= device.is_closed
+                    gpu.is_shared |= device.is_shared
                     gpu.published.add((device.profile, device.start))
         self._occupy(devices, gpus)
         result: dict[_Group, list[_Gpu]] = {}
@@ -185,13 +249,15 @@ class Books:
                 self._reserved.pop(claim.made_for, None)
         now_s = self._clock()
         for key, (until_s, selection) in list(self._reserved.items()):
-            gpu = by_uuid.get(selection.gpu)
             if until_s < now_s:
                 del self._reserved[key]
-            elif gpu is not None:
-                self._put(gpu, selection.profile, selection.start)
+                continue
+            for uuid, profile, start in selection.parts:
+                if (gpu := by_uuid.get(uuid)) is not None:
+                    self._put(gpu, profile, start)
 
     def _put(self, gpu: _Gpu, profile: str, start: int) -> None:
+        gpu.is_taken = True
         layouts = self._layouts_of(gpu.model)
         if layouts is None:
             return
@@ -208,8 +274,11 @@ class Books:
         if not choice or not claim.made_for or claim.allocated or claim.made_for in self._reserved:
             return
         node, gpu, profile, start = (choice.get(name) for name in ("node", "gpu", "profile", "start"))
-        if isinstance(node, str) and isinstance(gpu, str) and isinstance(profile, str) and isinstance(start, int):
-            self._reserved[claim.made_for] = self._clock() + RESERVED_S, Selection(node, "", gpu, profile, start)
+        until_s, gpus = self._clock() + RESERVED_S, choice.get("gpus")
+        if isinstance(node, str) and isinstance(gpus, list) and 0 < len(gpus) <= MOST_GPUS:
+            self._reserved[claim.made_for] = until_s, SelectedSet(node, "", tuple(map(str, gpus)))
+        elif isinstance(node, str) and isinstance(gpu, str) and isinstance(profile, str) and isinstance(start, int):
+            self._reserved[claim.made_for] = until_s, Selection(node, "", gpu, profile, start)
 
 
 def _profile(layouts: Layouts, request: DeviceRequest) -> int | None:

@@ -2,13 +2,15 @@
 
 from collections.abc import Collection
 
-from kopt.cluster.client.resources import VOLCANO_JOBS, Object, Resource
+from kopt.cluster.client.resources import KUEUE_CLUSTER_QUEUES, VOLCANO_JOBS, Object, Resource
 from kopt.cluster.holds.hold import HELD_LABEL, HoldError, hold, hold_metadata, holder_of, release, undo_of
 from kopt.cluster.holds.quota_loan import LENDING_LIMIT, QuotaPath, quota_from_undo, quota_undo, restored, with_values
 from kopt.cluster.objects.eviction import EVICTING_ANNOTATION, notice_text
 from kopt.cluster.objects.volcano import ABORT, RESUME, STEP
+from kopt.cluster.workloads.requests.gpus import per_device
 from kopt.controllers.lending.views import ADVICE_ANNOTATION, HOLDER, MINE, Borrowing, BorrowingQueue
 from kopt.core.scheduling.eviction import Cause, Notice, System
+from kopt.core.units import WHOLE_GPU
 
 _LONGEST = 900
 
@@ -41,10 +43,13 @@ def restoring_patch(resource: Resource, document: Object, paths: Collection[Quot
 def _more(queue: BorrowingQueue, path: QuotaPath, own: object, lent: int) -> object:
     """Kueue and Volcano write quantities; KAI numbers, of which a negative one is no limit. A queue in a cohort lends
     what it owns as before, and nothing of what is lent to it."""
+    per_gpu = per_device(path[1]) if queue.resource == KUEUE_CLUSTER_QUEUES else 1
+    # Where a GPU is a thousand of these, its own may be no whole number of GPUs.
+    owned = queue.own_milli * per_gpu // WHOLE_GPU
     if LENDING_LIMIT in path:
-        return str(queue.own) if lent else own
+        return str(owned) if lent else own
     if queue.borrower.system is not System.KAI:
-        return str(queue.own + lent)
+        return str(owned + lent * per_gpu)
     return own + lent if isinstance(own, int | float) and own >= 0 else own
 
 

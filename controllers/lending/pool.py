@@ -34,7 +34,7 @@ def read_pool(document: Object) -> Pool:
 def observed_pod(pod: Object) -> ObservedPod | None:
     """None for pods that have ended, and for those without GPUs."""
     gpu_pod = read_gpu_pod(pod)
-    if gpu_pod is None or not gpu_pod.gpus:
+    if gpu_pod is None or not (gpu_pod.gpus or gpu_pod.shares):
         return None
     metadata, spec = pod["metadata"], mapping(pod, "spec")
     annotations = mapping(metadata, "annotations")

@@ -87,7 +87,8 @@ class Borrowing:
 
 @dataclass(frozen=True)
 class BorrowingQueue:
-    """A borrowing queue. ``own`` GPUs are its own, ``stands`` may be used as its spec says now.
+    """A borrowing queue. ``own`` GPUs are its own, and ``own_part`` milli-GPUs where Kueue counts them in thousandths;
+    ``stands`` may be used as its spec says now.
 
     ``used`` by running and terminating workloads, ``pending_gpus`` by pending ones; milli-GPUs. ``returning`` were
     released and have no quota yet. ``values`` are its quotas by path: its own and the one in its spec. ``due`` are
@@ -113,14 +114,19 @@ class BorrowingQueue:
     pending: tuple[Borrowing, ...] = ()
     """Workloads that may run and do not."""
     problem: Reason | None = None
+    own_part: int = 0
     backed: int | None = None
     """Milli-GPUs of its own quota that others of its cohort have left to it; None: all."""
 
     @property
+    def own_milli(self) -> int:
+        """Milli-GPUs that are its own."""
+        return self.own * WHOLE_GPU + self.own_part
+
+    @property
     def unborrowed(self) -> int:
         """Milli-GPUs that it uses without borrowing from a pool."""
-        own = self.own * WHOLE_GPU
-        return own if self.backed is None else max(0, min(own, self.backed))
+        return self.own_milli if self.backed is None else max(0, min(self.own_milli, self.backed))
 
     @property
     def barred(self) -> Reason | None:
@@ -130,7 +136,7 @@ class BorrowingQueue:
             for borrowing in (*self.running, *self.pending)
             if borrowing.barred and borrowing.barred.code == NOT_OURS
         ]
-        if sum(borrowing.gpus for borrowing in borrowings) <= self.own * WHOLE_GPU:
+        if sum(borrowing.gpus for borrowing in borrowings) <= self.own_milli:
             return None
         names = ", ".join(borrowing.name for borrowing in borrowings[:_MOST_NAMED])
         why = borrowings[0].barred.message if borrowings[0].barred else ""
@@ -175,8 +181,7 @@ class BorrowingQueue:
     def closed(self) -> int:
         """Milli-GPUs that it may use while no new workload may start on lent ones. KAI's queues keep what they use:
         KAI may reclaim from a queue what it has beyond its quota."""
-        own = self.own * WHOLE_GPU
-        return max(own, self.used) if self.borrower.system is System.KAI else own
+        return max(self.own_milli, self.used) if self.borrower.system is System.KAI else self.own_milli
 
     def without(self, names: Collection[str]) -> "BorrowingQueue":
         """As it is once these workloads are asked to stop."""

@@ -17,11 +17,9 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.workloads.kueue.reading import local_queue_target
 from kopt.cluster.workloads.queue_trees.from_kueue import from_kueue
 from kopt.cluster.workloads.queue_trees.usage import LeafUsage, kueue_usage
-from kopt.cluster.workloads.requests.pods import is_gpu
+from kopt.cluster.workloads.requests.gpus import devices_in
 from kopt.core.scheduling.queue_standing import QueueStanding
 from kopt.core.scheduling.queue_tree import GPU, UNLIMITED
-from kopt.core.units import WHOLE_GPU
-from kopt.core.workload.gpu_share import CHARGE_RESOURCE
 from kopt.policies.queues import QueueTree, TreeError
 from kopt.policies.queues.shares import divisions
 from kopt.policies.shares import Amounts, QueueUse, ShareRow, share_rows
@@ -121,9 +119,8 @@ def _gpus(amounts: Mapping[str, int]) -> int:
 
 
 def _in_gpus(resource: str, value: int) -> int:
-    """Shares by claims are charged in thousandths of a GPU."""
-    return value // WHOLE_GPU if resource == CHARGE_RESOURCE else value
+    return value if resource == GPU else devices_in(resource, value)
 
 
 def _is_gpu(resource: str) -> bool:
-    return resource in (GPU, CHARGE_RESOURCE) or is_gpu(resource)
+    return _in_gpus(resource, 1000) > 0

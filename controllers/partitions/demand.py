@@ -49,7 +49,7 @@ def profile_of(claim: PartitionClaim, classes: Mapping[str, Object]) -> tuple[st
         return "", ""
     device_class = classes.get(text(claim.request, "exactly", "deviceClassName"))
     request = None if device_class is None else device_request(device_class, claim.request)
-    if request is None or request.attributes.get("type", MIG) != MIG or not request.profile:
+    if request is None or request.count != 1 or request.attributes.get("type", MIG) != MIG or not request.profile:
         return "", ""
     return request.driver, request.profile
 

@@ -13,11 +13,10 @@ from kopt.cluster.checkpoints.save_requests import Saving
 from kopt.cluster.checkpoints.status import members_of
 from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor, GpuPod, KueueWorkload
 from kopt.cluster.workloads.kueue.queues import admitted_of, demand_of
-from kopt.cluster.workloads.requests.gpus import milli_of
+from kopt.cluster.workloads.requests.gpus import gpus_in
 from kopt.core.reason import Reason
 from kopt.core.scheduling.classify import preemption_bar
 from kopt.core.scheduling.quota import Admitted, Demand, QuotaNode
-from kopt.core.units import MilliGpu
 from kopt.core.workload.save_state import USUAL_S, SaveState
 from kopt.policies.preemption import Preemptor, QueueShare, RunningGang, Snapshot
 from kopt.policies.preemption.search import Need
@@ -178,9 +177,9 @@ def snapshot_for(preemptor: KueueWorkload, snapshot: QueueSnapshot, budget_s: fl
     bounds = limits(
         snapshot.demand(preemptor), snapshot.queue.rules, snapshot.tree, snapshot.admitted, resource, flavors
     )
-    gpus = _gpus(resource, preemptor.requests[resource])
+    gpus = gpus_in(resource, preemptor.requests[resource])
     own, *others = [_share_name(queue, name, snapshot.queue.flavors(resource)) for name in flavors]
-    free = {key: _gpus(resource, amount) for key, amount in bounds.free.items()}
+    free = {key: gpus_in(resource, amount) for key, amount in bounds.free.items()}
     need = Need(1, gpus, free, rooms=tuple(bounds.rooms))
     gangs = _gangs(preemptor, snapshot, bounds)
     if snapshot.queue.rules.reclaim == "Any":
@@ -238,8 +237,8 @@ def _shares(snapshot: QueueSnapshot, resource: str, flavors: Sequence[str]) -> d
     shares = [
         QueueShare(
             _share_name(key, flavor, names),
-            _gpus(resource, tree.subtree(key, (flavor, resource))),
-            _gpus(resource, tree.used(key, (flavor, resource))),
+            gpus_in(resource, tree.subtree(key, (flavor, resource))),
+            gpus_in(resource, tree.used(key, (flavor, resource))),
             parent=_share_name(node.parent, flavor, names) if node.parent else "",
         )
         for flavor in flavors
@@ -281,7 +280,7 @@ def _lost_gpu_s(gang: RunningGang) -> tuple[bool, float, str]:
 
 
 def gang_of(workload: KueueWorkload, flavor_resource: tuple[str, str], snapshot: QueueSnapshot) -> RunningGang:
-    gpus = _gpus(flavor_resource[1], workload.uses[flavor_resource])
+    gpus = gpus_in(flavor_resource[1], workload.uses[flavor_resource])
     members = members_of(gpus, snapshot.pods.get(workload.uid, ()), snapshot.now_s, snapshot.stale_s)
     saving = snapshot.saving(workload)
     return RunningGang(
@@ -318,7 +317,3 @@ def to_shield(preemptor: KueueWorkload, snapshot: QueueSnapshot, spared: Iterabl
 def too_little(preemptor: KueueWorkload, missing: Sequence[str]) -> Reason:
     text = f"{preemptor.name} also lacks {', '.join(missing)}, which is not considered; Kueue applies its own rules."
     return Reason("OTHER_RESOURCES", text)
-
-
-def _gpus(resource: str, thousandths: int) -> MilliGpu:
-    return MilliGpu(thousandths * milli_of(resource, 1) // 1000)

@@ -13,8 +13,7 @@ from kopt.cluster.workloads.kueue.objects import ClusterQueue, GpuPod, KueueWork
 from kopt.cluster.workloads.kueue.queues import admitted_of, demand_of, read_cluster_queue, read_cohort, read_flavor
 from kopt.cluster.workloads.kueue.reading import read_gpu_pod
 from kopt.cluster.workloads.queue_trees.live import LiveQueues
-from kopt.cluster.workloads.requests.gpus import milli_of
-from kopt.cluster.workloads.requests.pods import is_gpu
+from kopt.cluster.workloads.requests.gpus import devices_in, gpus_in
 from kopt.core.decision import Mode as ActMode
 from kopt.core.scheduling.quota import Admitted, FlavorResource
 from kopt.core.units import MilliGpu
@@ -172,7 +171,7 @@ def borrower_of(
 
 def gpus_of(uses: Mapping[FlavorResource, int]) -> int:
     """Thousandths of a GPU, of all kinds."""
-    return sum(amount for (_, resource), amount in uses.items() if is_gpu(resource))
+    return sum(devices_in(resource, amount) for (_, resource), amount in uses.items())
 
 
 def is_ours_to_evict(workload: KueueWorkload) -> bool:
@@ -202,7 +201,7 @@ def pods_by_workload(documents: Iterable[Object], workloads: Sequence[KueueWorkl
 def _safety(workload: KueueWorkload, pods: Sequence[GpuPod], saving: Saving, now_s: float) -> tuple[Safety, float]:
     """How its checkpoint stands, and the seconds of work that it would lose."""
     ran_s = max(0.0, now_s - (workload.reserved_s or now_s))
-    gpus = sum(milli_of(resource, 1) * amount // 1000 for (_, resource), amount in workload.uses.items())
+    gpus = sum(gpus_in(resource, amount) for (_, resource), amount in workload.uses.items())
     if not gpus or not pods:
         # Without pods there is nothing to lose.
         return (Safety.SAFE, 0.0) if not pods else (Safety.UNSAFE, ran_s)

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.custom.kaiwo_queue import pool_of, queue_of
 from kopt.cluster.workloads.kueue.objects import KueueWorkload
-from kopt.cluster.workloads.requests.pods import is_gpu
+from kopt.cluster.workloads.requests.gpus import devices_in
 from kopt.core.scheduling.queue_tree import DEMAND_METRIC, GPU, DemandState
 from kopt.policies.queues import QueueTree, TreeError
 
@@ -35,9 +35,9 @@ def queued_gpus(workload: KueueWorkload) -> QueuedGpus | None:
     gpus = Counter[str]()
     if has_quota:
         for (flavor, resource), amount in workload.uses.items():
-            gpus[flavor] += amount if is_gpu(resource) else 0
+            gpus[flavor] += devices_in(resource, amount)
     else:
-        gpus[""] = sum(amount for resource, amount in workload.requests.items() if is_gpu(resource))
+        gpus[""] = sum(devices_in(resource, amount) for resource, amount in workload.requests.items())
     rows = tuple((flavor, amount) for flavor, amount in gpus.items() if amount)
     queue = workload.cluster_queue if has_quota else ""
     return QueuedGpus(queue, (workload.key[0], workload.queue), rows) if rows else None
@@ -116,4 +116,4 @@ class QueueDemand(Collector):
 
 
 def _is_gpu(resource: str) -> bool:
-    return resource == GPU or is_gpu(resource)
+    return resource == GPU or devices_in(resource, 1000) > 0

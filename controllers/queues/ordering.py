@@ -25,7 +25,7 @@ from kopt.cluster.workloads.kueue.objects import KueueWorkload
 from kopt.cluster.workloads.kueue.order import ORDER_KEY, ordered, priority_class_of, unordered
 from kopt.cluster.workloads.kueue.order_rules import in_trees, order_rules
 from kopt.cluster.workloads.kueue.reading import read_kueue_workload
-from kopt.cluster.workloads.requests.gpus import milli_of
+from kopt.cluster.workloads.requests.gpus import gpus_in
 from kopt.controllers.queues.demand import QueuedGpus, queued_gpus
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
@@ -254,7 +254,7 @@ class Ordering(Retrying):
 
 def _ordered_workload(workload: KueueWorkload) -> OrderedWorkload:
     priority = at(workload.document, "spec", "priority")
-    gpus = sum(milli_of(name, 1) * amount // 1000 for name, amount in workload.requests.items() if amount > 0)
+    gpus = sum(gpus_in(name, amount) for name, amount in workload.requests.items() if amount > 0)
     is_free = workload.active and not workload.holder and not workload.mirrored
     return OrderedWorkload(
         workload.name,

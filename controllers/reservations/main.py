@@ -36,10 +36,10 @@ from kopt.cluster.runtime.switches import OPEN, Gate, LiveSwitches
 from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor
 from kopt.cluster.workloads.kueue.queues import read_cluster_queue, read_flavor
 from kopt.cluster.workloads.kueue.reading import local_queue_target
+from kopt.controllers.reservations.observed import Observed
 from kopt.controllers.reservations.pod_engines import POD_ENGINES, PodQueue, flavors_of, read_queue
 from kopt.controllers.reservations.reconciler import ControllerSettings, Reconciler
 from kopt.controllers.reservations.run_times import Ask, RunTimes, RunTimesUnknown
-from kopt.controllers.reservations.snapshot import Observed
 from kopt.controllers.reservations.views import (
     HOLDER,
     HoldJob,

@@ -24,7 +24,7 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.objects.namespace import read_namespace
 from kopt.cluster.workloads.kueue.queues import read_cluster_queue, read_flavor
 from kopt.cluster.workloads.kueue.reading import local_queue_target
-from kopt.controllers.reservations.snapshot import Observed
+from kopt.controllers.reservations.observed import Observed
 from kopt.controllers.reservations.views import (
     ObservedWorkload,
     Reserved,

@@ -9,7 +9,8 @@ from kopt.cluster.holds.checkpoint_request import request_patch
 from kopt.cluster.holds.hold import HoldError
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.controllers.reservations import patches
-from kopt.controllers.reservations.snapshot import Observed, Pool
+from kopt.controllers.reservations.observed import Observed
+from kopt.controllers.reservations.snapshot import Pool
 from kopt.controllers.reservations.views import MINE, ObservedPod, ObservedWorkload
 from kopt.core.workload.save_state import USUAL_S, unasked
 from kopt.policies.lending import Candidate, Choice, VictimAction, choose

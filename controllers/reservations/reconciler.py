@@ -19,9 +19,10 @@ from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import Pauses, Retrying
 from kopt.controllers.reservations import patches, status
 from kopt.controllers.reservations.hold_jobs import HoldSettings, changes
+from kopt.controllers.reservations.observed import Observed
 from kopt.controllers.reservations.reclaiming import Reclaimer
 from kopt.controllers.reservations.run_times import RunTimes
-from kopt.controllers.reservations.snapshot import Accepted, Observed, Pool, Reading, pools_of, read_reservations
+from kopt.controllers.reservations.snapshot import Accepted, Pool, Reading, pools_of, read_reservations
 from kopt.controllers.reservations.views import HOLDER, HoldJob, ObservedPod, ObservedWorkload, Reserved
 from kopt.core.decision import Mode
 from kopt.core.scheduling.queue_tree import DEFAULT_GPU_RESOURCE

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from kopt.cluster.workloads.runs import kind_of_workload
-from kopt.controllers.reservations.snapshot import Observed, with_runs
+from kopt.controllers.reservations.observed import Observed, with_runs
 from kopt.controllers.reservations.views import ObservedWorkload
 from kopt.core.workload.run_time import RunTimeError, RunTimeQuantiles, RunTimeQuestion
 

@@ -1,24 +1,23 @@
 """The pools that reservations are of, as the policy sees them. Pure, so that `kopt reservations plan` shares it."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from kopt.cluster.checkpoints.status import members_of
-from kopt.cluster.client.resources import Key
-from kopt.cluster.objects.namespace import NamespaceSettings
-from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor
-from kopt.cluster.workloads.kueue.queues import allows
+from kopt.cluster.workloads.kueue.objects import ClusterQueue
+from kopt.cluster.workloads.kueue.queues import allows, charged_of, not_in_thousandths
+from kopt.cluster.workloads.requests.gpus import devices_in
 from kopt.cluster.workloads.requests.pods import is_gpu
-from kopt.controllers.reservations.pod_engines import NODE_POOL_LABEL
-from kopt.controllers.reservations.views import HOLDER, HoldJob, ObservedNode, ObservedPod, ObservedWorkload, Reserved
+from kopt.controllers.reservations.observed import Observed, holding, nodes_of
+from kopt.controllers.reservations.views import HOLDER, HoldJob, ObservedNode, ObservedWorkload, Reserved
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.scheduling.queue_tree import Engine
 from kopt.core.scheduling.reservation import Occurrence, Reservation
 from kopt.core.units import WHOLE_GPU
-from kopt.core.workload.run_time import LEVELS, RunTimeQuantiles
+from kopt.core.workload.gpu_share import CHARGE_RESOURCE
+from kopt.core.workload.run_time import LEVELS
 from kopt.core.workload.save_state import USUAL_S, SaveState, save_state
 from kopt.policies.lending import Candidate
 from kopt.policies.preemption import PreemptionSettings, RunningGang
@@ -32,63 +31,19 @@ _STALE_S = 600.0
 
 
 @dataclass(frozen=True)
-class Observed:
-    """Everything that informers have seen, and the run times that the endpoint knows, by the uid of a Workload: of one
-    that runs what is left. ``mode``: in which a Workload may be acted on."""
-
-    now_s: float
-    reservations: Sequence[Reserved]
-    workloads: Sequence[ObservedWorkload]
-    pods: Sequence[ObservedPod]
-    nodes: Sequence[ObservedNode]
-    jobs: Sequence[HoldJob]
-    local_queues: Mapping[Key, str]
-    queues: Mapping[str, ClusterQueue]
-    flavors: Mapping[str, Flavor]
-    spaces: Mapping[str, NamespaceSettings]
-    run_times: Mapping[str, RunTimeQuantiles]
-    mode: Callable[[ObservedWorkload], Mode]
-    reservation_mode: Callable[[Reserved], Mode]
-    engine: Engine = Engine.KUEUE
-    """Under KAI and Volcano there are no Workloads: queues are those that pods name, of any namespace."""
-
-    @property
-    def has_workloads(self) -> bool:
-        return self.engine is Engine.KUEUE
-
-    def queue_name(self, spec: Reservation) -> str:
-        """The engine's queue for a reservation; empty where it is not known."""
-        return self.local_queues.get((spec.namespace, spec.queue), "") if self.has_workloads else spec.queue
-
-    def ahead_s(self, spec: Reservation, ahead_s: float) -> float:
-        """How long before a start idle GPUs are held: where nothing can be kept from starting, not before the lead."""
-        return ahead_s if self.has_workloads else spec.lead_s
-
-    @cached_property
-    def pods_by_workload(self) -> Mapping[str, list[ObservedPod]]:
-        """By the uid of a Workload, or of its owner."""
-        result: dict[str, list[ObservedPod]] = defaultdict(list)
-        by_key = {each.key: each.workload.uid for each in self.workloads}
-        for pod in self.pods:
-            for uid in {pod.gpu_pod.owner_uid, by_key.get((pod.key[0], pod.gpu_pod.workload), "")} - {""}:
-                result[uid].append(pod)
-        return result
-
-    def pods_of(self, workload: ObservedWorkload) -> list[ObservedPod]:
-        own = self.pods_by_workload.get(workload.workload.uid)
-        return own or self.pods_by_workload.get(workload.workload.owner_uid, [])
-
-
-@dataclass(frozen=True)
 class Accepted:
-    """A reservation that can be kept, with its occurrence: the one that goes on, or the next."""
+    """A reservation that can be kept, with its occurrence: the one that goes on, or the next. ``resource``: what holds
+    GPUs on nodes; ``charged``: what the queue has quota for, another where Kueue counts GPUs in thousandths."""
 
     reserved: Reserved
     spec: Reservation
     pool: str
     resource: str
+    charged: str
     occurrence: Occurrence
     jobs: tuple[HoldJob, ...] = ()
+    problem: str = ""
+    """Why what holds its GPUs is not admitted."""
 
     @property
     def owner(self) -> str:
@@ -159,14 +114,16 @@ def _accepted(observed: Observed, reserved: Reserved) -> Accepted | None:
     queue = observed.queues.get(queue_name)
     if queue is None:
         raise Refusal("UnknownQueue", _no_queue(observed, spec))
-    pool, resource = _pool(spec, queue)
+    pool, charged = _pool(spec, queue)
     if pool not in observed.flavors:
         raise Refusal("UnknownPool", f"There is no ResourceFlavor {pool}, which queue {queue_name} names.")
-    _fits(observed, spec, queue, pool, resource)
+    resource = _on_nodes(observed, pool) if charged == CHARGE_RESOURCE else charged
+    problem = _not_in_thousandths(observed, queue, (pool, charged), resource)
+    _fits(observed, spec, queue, (pool, charged), resource)
     if not own:
         return None
     jobs = tuple(job for job in observed.jobs if job.owner_uid == reserved.uid and job.key[0] == spec.namespace)
-    return Accepted(reserved, spec, pool, resource, own[0], jobs)
+    return Accepted(reserved, spec, pool, resource, charged, own[0], jobs, problem)
 
 
 def _no_queue(observed: Observed, spec: Reservation) -> str:
@@ -178,10 +135,13 @@ def _no_queue(observed: Observed, spec: Reservation) -> str:
 
 def _pool(spec: Reservation, queue: ClusterQueue) -> tuple[str, str]:
     offered = [(flavor, resource) for flavor, resource in queue.quotas if is_gpu(resource)]
+    counted = {flavor for flavor, _ in offered}
+    # Beside a quota of whole GPUs it is of shares alone.
+    offered += [key for key in queue.quotas if key[1] == CHARGE_RESOURCE and key[0] not in counted]
     if spec.pool:
         offered = [(flavor, resource) for flavor, resource in offered if flavor == spec.pool]
     if not offered:
-        names = ", ".join(sorted({flavor for flavor, resource in queue.quotas if is_gpu(resource)})) or "none"
+        names = ", ".join(sorted({flavor for flavor, resource in queue.quotas if devices_in(resource, 1000)})) or "none"
         wanted = f"pool {spec.pool}" if spec.pool else "GPUs"
         raise Refusal("UnknownPool", f"Queue {queue.name} has no quota of {wanted}; its pools with GPUs: {names}.")
     if len(offered) > 1:
@@ -190,40 +150,60 @@ def _pool(spec: Reservation, queue: ClusterQueue) -> tuple[str, str]:
     return offered[0]
 
 
-def _fits(observed: Observed, spec: Reservation, queue: ClusterQueue, pool: str, resource: str) -> None:
+def _on_nodes(observed: Observed, pool: str) -> str:
+    """As what the nodes of a pool offer whole GPUs, which are reserved by pods on them."""
+    nodes = nodes_of(observed, pool)
+    names = sorted({name for node in nodes for name, amount in node.amounts.items() if amount and is_gpu(name)})
+    if len(names) != 1:
+        what = f"several kinds ({', '.join(names)})" if names else "none, as where GPUs are given out by claims alone"
+        raise Refusal("UnknownPool", f"Whole GPUs are reserved by one resource of nodes; those of {pool} have {what}.")
+    return names[0]
+
+
+def _not_in_thousandths(observed: Observed, queue: ClusterQueue, of: tuple[str, str], resource: str) -> str:
+    """Why what holds GPUs finds no quota that Kueue counts in thousandths, by how it counts these Jobs of ours; empty
+    where nothing speaks against it. Raises Refusal where others' workloads do: ours would not be there once refused."""
+    pool, charged = of
+    if charged != CHARGE_RESOURCE:
+        return ""
+    if resource in queue.resources:
+        text = f"Queue {queue.name} has its quota for {resource} in other pools than {pool}, whose quota is of shares."
+        raise Refusal("UnknownPool", text)
+    holds, result = holding(observed), ""
+    for each in observed.workloads:
+        here = observed.local_queues.get((each.key[0], each.workload.queue), "") == queue.name
+        if here and each.workload.is_counted_in(resource):
+            result = not_in_thousandths(queue.name, resource, each.workload.name)
+            if each.workload.uid not in holds:
+                raise Refusal("UnknownPool", result)
+    return result
+
+
+def _fits(observed: Observed, spec: Reservation, queue: ClusterQueue, of: tuple[str, str], resource: str) -> None:
+    """``of``: the pool, and what its queue charges."""
+    pool, charged = of
     each = spec.gpus_per_node * WHOLE_GPU
     nodes = [node for node in nodes_of(observed, pool) if spec.node_selector.items() <= node.labels.items()]
     room = sum(node.amounts.get(resource, 0) // each for node in nodes)
     if room < spec.nodes:
         text = f"It asks for {spec.nodes} × {spec.gpus_per_node} {resource}; the nodes of {pool} have room for {room}."
         raise Refusal("TooLarge", text)
-    quota = queue.quotas[pool, resource]
+    quota = queue.quotas[of]
     limit = quota.nominal if not queue.cohort else None
     if queue.cohort and quota.borrowing_limit is not None:
         limit = quota.nominal + quota.borrowing_limit
+    limit = None if limit is None else devices_in(charged, limit)
     if limit is not None and spec.gpus * WHOLE_GPU > limit:
         text = f"It asks for {spec.gpus} {resource}; queue {queue.name} may use {limit // WHOLE_GPU} of {pool}."
         raise Refusal("QuotaTooSmall", text)
 
 
-def nodes_of(observed: Observed, pool: str) -> list[ObservedNode]:
-    """The nodes of a flavor that can be used."""
-    flavor = observed.flavors.get(pool)
-    if flavor is None:
-        return []
-    nodes = [node for node in observed.nodes if flavor.labels.items() <= node.labels.items()]
-    if observed.engine is Engine.KAI and not flavor.labels:
-        # The shard without a pool leaves the nodes of pools alone.
-        return [node for node in nodes if NODE_POOL_LABEL not in node.labels]
-    return nodes
-
-
 def pools_of(observed: Observed, accepted: Sequence[Accepted], ahead_s: float) -> list[Pool]:
     """The pools of which something is reserved within ``ahead_s``."""
-    by_pool: dict[tuple[str, str], list[Accepted]] = defaultdict(list)
+    by_pool: dict[tuple[str, str, str], list[Accepted]] = defaultdict(list)
     for each in accepted:
         if each.occurrence.start_s - observed.ahead_s(each.spec, ahead_s) <= observed.now_s:
-            by_pool[each.pool, each.resource].append(each)
+            by_pool[each.pool, each.resource, each.charged].append(each)
     read = _pool_of if observed.has_workloads else _pool_of_pods
     return [read(observed, *key, group) for key, group in sorted(by_pool.items())]
 
@@ -243,7 +223,7 @@ def _claims(group: Sequence[Accepted]) -> tuple[Claim, ...]:
     )
 
 
-def _pool_of_pods(observed: Observed, name: str, resource: str, group: Sequence[Accepted]) -> Pool:
+def _pool_of_pods(observed: Observed, name: str, resource: str, _: str, group: Sequence[Accepted]) -> Pool:
     """Of an engine without Workloads: its owners' pods count by their queues, all others are what is not free."""
     claims, nodes = _claims(group), nodes_of(observed, name)
     gpus, names = sum(node.amounts.get(resource, 0) for node in nodes), {node.name for node in nodes}
@@ -258,20 +238,20 @@ def _pool_of_pods(observed: Observed, name: str, resource: str, group: Sequence[
     return Pool(name, resource, snapshot, {each.reserved.name: each for each in group})
 
 
-def _pool_of(observed: Observed, name: str, resource: str, group: Sequence[Accepted]) -> Pool:
+def _pool_of(observed: Observed, name: str, resource: str, charged: str, group: Sequence[Accepted]) -> Pool:
     claims, nodes = _claims(group), nodes_of(observed, name)
     gpus = sum(node.amounts.get(resource, 0) for node in nodes)
     holds = holding(observed)
     others = [each for each in observed.workloads if each.workload.uid not in holds]
-    having = [each for each in others if each.workload.uses.get((name, resource), 0) and not each.workload.pending]
-    candidates = {each.workload.name: _candidate(observed, each, (name, resource)) for each in having}
-    running = tuple(_running(observed, each, candidates[each.workload.name], (name, resource)) for each in having)
+    having = [each for each in others if each.workload.uses.get((name, charged), 0) and not each.workload.pending]
+    candidates = {each.workload.name: _candidate(observed, each, (name, charged)) for each in having}
+    running = tuple(_running(observed, each, candidates[each.workload.name], (name, charged)) for each in having)
     lead_s = min((claim.lead_s for claim in claims), default=0.0)
     queued = sorted(
-        (each for each in others if each.workload.pending and _may_use(observed, each, name, resource)),
+        (each for each in others if each.workload.pending and _may_use(observed, each, name, charged)),
         key=lambda each: (-each.workload.priority, each.workload.created_s, each.workload.name),
     )
-    pending = tuple(_pending(observed, each, resource, lead_s) for each in queued)
+    pending = tuple(_pending(observed, each, charged, lead_s) for each in queued)
     free = gpus - sum(job.gpus for job in running) - _unqueued(observed, nodes, resource)
     snapshot = PoolSnapshot(observed.now_s, gpus, max(0, free), claims, running, pending)
     reservations = {each.reserved.name: each for each in group}
@@ -284,19 +264,6 @@ def is_released(accepted: Accepted) -> bool:
     account = accepted.reserved.account
     same = account is not None and abs(account.occurrence.start_s - accepted.occurrence.start_s) < 1.0
     return same and account is not None and account.released_s is not None
-
-
-def holding(observed: Observed) -> set[str]:
-    """The uids of Workloads that hold GPUs for reservations, also when their Job is gone already."""
-    uids = {job.uid for job in observed.jobs}
-    prefixes: dict[str, list[str]] = defaultdict(list)
-    for reserved in observed.reservations:
-        prefixes[reserved.key[0]].append(reserved.job_prefix)
-    return {
-        each.workload.uid
-        for each in observed.workloads
-        if each.workload.owner_uid in uids or each.owner_name.startswith(tuple(prefixes.get(each.key[0], ())))
-    }
 
 
 def _unqueued(observed: Observed, nodes: Sequence[ObservedNode], resource: str) -> int:
@@ -313,7 +280,7 @@ def _may_use(observed: Observed, each: ObservedWorkload, pool: str, resource: st
     if workload.holder not in ("", HOLDER) or workload.mirrored or not (workload.active or workload.holder):
         return False
     queue = observed.queues.get(observed.local_queues.get((workload.key[0], workload.queue), ""))
-    if queue is None or not workload.requests.get(resource):
+    if queue is None or not charged_of(workload.requests, resource, queue, is_counted=workload.is_counted):
         return False
     flavors = queue.flavors(resource)
     keys = {key for name in flavors if name in observed.flavors for key in observed.flavors[name].labels}
@@ -335,7 +302,7 @@ def _running(observed: Observed, each: ObservedWorkload, candidate: Candidate, o
     bounds_s += [0.0] if workload.terminating or not workload.active else []
     risk = outlook(candidate.gang, None, observed.now_s, PreemptionSettings(stale_s=_STALE_S))
     killable = candidate.barred is None and (candidate.idle or bool(risk.phases) or risk.askable)
-    gpus = workload.uses.get(of, 0)
+    gpus = devices_in(of[1], workload.uses.get(of, 0))
     return Running(workload.name, each.queue, gpus, started_s, min(bounds_s, default=None), killable)
 
 
@@ -345,12 +312,13 @@ def _pending(observed: Observed, each: ObservedWorkload, resource: str, lead_s: 
     quantiles = observed.run_times.get(workload.uid)
     bounds_s += [] if quantiles is None else [quantiles.seconds[LEVELS.index(LEVEL)]]
     queue = observed.queues.get(observed.local_queues.get((workload.key[0], workload.queue), ""))
+    gpus = 0 if queue is None else charged_of(workload.requests, resource, queue, is_counted=workload.is_counted)
     preempts = queue is not None and {queue.rules.within, queue.rules.reclaim} != {"Never"}
     stoppable = each.is_askable and lead_s >= 2 * USUAL_S and observed.mode(each) is Mode.ENFORCE
     return Pending(
         workload.name,
         each.queue,
-        workload.requests.get(resource, 0),
+        gpus,
         min(bounds_s, default=None),
         stoppable,
         preempts,
@@ -364,7 +332,7 @@ def _candidate(observed: Observed, each: ObservedWorkload, of: tuple[str, str]) 
     pods = observed.pods_of(each)
     since_s = workload.reserved_s or workload.created_s
     saving = save_state([pod.saving for pod in pods], now_s, since_s)
-    gpus = workload.uses.get(of, 0)
+    gpus = devices_in(of[1], workload.uses.get(of, 0))
     members = members_of(gpus, [pod.gpu_pod for pod in pods], now_s, _STALE_S)
     requested = [pod.saving.requested_at_s for pod in pods if pod.saving.requested_at_s is not None]
     saved_at_s = min(requested) if requested and saving is SaveState.SAVED else None
@@ -389,8 +357,3 @@ def _barred(observed: Observed, each: ObservedWorkload) -> Reason | None:
             "RESERVATION_NOT_OURS", f"{workload.name} is not ours to stop; its mode, or its namespace's, is {mode}."
         )
     return None
-
-
-def with_runs(observed: Observed, run_times: Mapping[str, RunTimeQuantiles]) -> Observed:
-    """The same with these run times."""
-    return replace(observed, run_times=run_times)

@@ -67,8 +67,11 @@ def accepted(standing: Standing, ahead_s: float, now_s: float) -> NewStatus:
         account = replace(account, reclaimed=account.reclaimed + standing.stopped)
         if is_unused(account, each.spec, now_s) and account.released_s is None and now_s < each.occurrence.until_s:
             account = replace(account, released_s=now_s)
-    message = standing.message or f"{each.spec.gpus} GPUs of {each.pool} for {each.owner}."
-    word = (True, "Accepted" if standing.acts else "OnlyObserved", message)
+    message = standing.message or each.problem or f"{each.spec.gpus} GPUs of {each.pool} for {each.owner}."
+    if standing.acts and each.problem:
+        word = (False, "NoQuota", message)
+    else:
+        word = (True, "Accepted" if standing.acts else "OnlyObserved", message)
     return _status(each.reserved, phase_at(each, account, now_s), account, word, now_s, standing)
 
 

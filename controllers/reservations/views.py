@@ -130,7 +130,7 @@ class ObservedPod:
 
 def read_pod(pod: Object) -> ObservedPod | None:
     gpu_pod = read_gpu_pod(pod)
-    if gpu_pod is None or not gpu_pod.gpus:
+    if gpu_pod is None or not (gpu_pod.gpus or gpu_pod.shares):
         return None
     metadata = pod["metadata"]
     names = ("name", "namespace", "uid", "resourceVersion", "annotations")

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from kopt.core.scheduling.diagnosis import Binding, Cause
 from kopt.core.scheduling.quota import FlavorResource, ResourceGroup
+from kopt.core.workload.gpu_share import CHARGE_RESOURCE
 from kopt.policies.diagnosis import sentences
 from kopt.policies.diagnosis.situation import KueueSide, Situation
 from kopt.policies.quota import Assignment, Mode
@@ -14,6 +15,9 @@ def quota_causes(situation: Situation, assignment: Assignment) -> Iterator[Cause
     """What is short, GPUs first; then whom Kueue would preempt; or what is ahead where quota is free."""
     side = situation.kueue
     assert side is not None, "there is an assignment only with quota"
+    if absent := _without_quota(side):
+        yield from (sentences.no_quota(side, name, amount) for name, amount in absent.items())
+        return
     if assignment.mode is Mode.FIT:
         if side.strict and side.ahead:
             yield sentences.ahead(side)
@@ -28,6 +32,16 @@ def quota_causes(situation: Situation, assignment: Assignment) -> Iterator[Cause
     yield from sorted(causes, key=lambda cause: cause.unit != "GPUs")
     if assignment.victims:
         yield sentences.preempts(assignment)
+
+
+def _without_quota(side: KueueSide) -> Mapping[str, int]:
+    """What it is charged of resources that the queue has no quota for, in thousandths. Before Kueue has looked at it
+    only shares by claims are known to be charged as they stand there: others may be transformed, or left out."""
+    covered = {"pods", *(name for group in side.rules.groups for name in group.resources)}
+    absent = Counter[str]()
+    for pods in side.demand.pod_sets:
+        absent.update({name: amount for name, amount in pods.requests.items() if amount > 0 and name not in covered})
+    return {name: absent[name] for name in sorted(absent) if side.is_counted or name == CHARGE_RESOURCE}
 
 
 def _wanted(side: KueueSide, group: ResourceGroup) -> Mapping[tuple[str, ...], Mapping[str, int]]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from kopt.core.scheduling.diagnosis import Binding, Cause
 from kopt.core.scheduling.quota import FlavorResource, ResourceGroup
 from kopt.core.units import counted, format_bytes, format_gpus
+from kopt.core.workload.gpu_share import CHARGE_RESOURCE
 from kopt.policies.diagnosis.fitting import CPU, GPU, MEMORY, wanted_milli
 from kopt.policies.diagnosis.situation import Ceiling, KueueSide, PodShape, Rule, Situation
 from kopt.policies.quota import Assignment
@@ -130,6 +131,14 @@ def quota(code: Binding, node: str, flavor_resource: FlavorResource, amount: int
         Binding.COHORT_IN_USE: f"{holder} has {has} of flavor {flavor} left, as others use the rest",
     }[code]
     return Cause(code, f"It needs {wanted}; {phrase}.", amount / 1000, free / 1000, _unit(resource), f"{node} {flavor}")
+
+
+def no_quota(side: KueueSide, resource: str, amount: int) -> Cause:
+    """``amount``: thousandths of a unit of what it is charged, also for shares by claims."""
+    charged = _quantity(resource, amount)
+    what = f"Its shares of GPUs are charged as {charged}" if resource == CHARGE_RESOURCE else f"It needs {charged}"
+    message = f"{what}, for which queue {side.queue} has no quota."
+    return Cause(Binding.QUOTA_ABSENT, message, amount / 1000, 0, _unit(resource), side.queue)
 
 
 def no_flavor(situation: Situation, side: KueueSide, group: ResourceGroup) -> Cause:

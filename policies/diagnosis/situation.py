@@ -77,7 +77,7 @@ class KueueSide:
     """Quota as Kueue sees it for a workload that has none yet.
 
     ``flavor_rows``: the nodes of each flavour, (rows,). ``rank``: its position in the queue, from 1; ``strict``: what
-    is ahead has to be admitted first (StrictFIFO).
+    is ahead has to be admitted first (StrictFIFO). ``is_counted``: Kueue said what it charges, which is the demand.
     """
 
     queue: str
@@ -89,6 +89,7 @@ class KueueSide:
     rank: int = 1
     strict: bool = False
     ahead: tuple[str, ...] = ()
+    is_counted: bool = False
 
 
 @dataclass(frozen=True)

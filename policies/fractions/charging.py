@@ -26,12 +26,14 @@ class Charge:
     warning: str = ""
 
 
-def charge_of(request: ShareRequest, form: ShareForm, offer: ShareOffer, covered: Collection[str] | None) -> Charge:
-    """``covered``: the resources that the ClusterQueue has quota for; None where that is not known."""
+def charge_of(
+    request: ShareRequest, form: ShareForm, offer: ShareOffer, covered: Collection[str] | None, unknown: str = ""
+) -> Charge:
+    """``covered``: the resources that the ClusterQueue has quota for; None where it is not known. ``unknown``: why."""
     if offer.executor is ShareExecutor.KAI:
         return Charge(problem="the workload waits in a queue of Kueue, which does not read KAI's annotations")
     if form.claim is not None:
-        return _of_claim(request, form, offer, covered)
+        return _of_claim(request, form, offer, covered, unknown)
     requested = [name for name, amount in form.limits.items() if amount is not None]
     if covered is None:
         return Charge()
@@ -51,9 +53,12 @@ def charge_of_claim(request: ShareRequest, form: ShareForm, offer: ShareOffer) -
     return request.count * _milli(form, offer)
 
 
-def _of_claim(request: ShareRequest, form: ShareForm, offer: ShareOffer, covered: Collection[str] | None) -> Charge:
+def _of_claim(
+    request: ShareRequest, form: ShareForm, offer: ShareOffer, covered: Collection[str] | None, unknown: str
+) -> Charge:
     if covered is None:
-        return Charge(problem="the workload waits in a queue of Kueue, and what that has quota for is not known")
+        why = unknown or "what that has quota for is not known"
+        return Charge(problem=f"the workload waits in a queue of Kueue, and {why}")
     if CHARGE_RESOURCE not in covered:
         what = f"without quota for {CHARGE_RESOURCE}, as which claims are charged"
         return Charge(problem=f"the workload waits in a queue of Kueue {what}")

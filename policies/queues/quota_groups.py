@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from kopt.core.scheduling.queue_demand import QueueDemandHistory
 from kopt.core.scheduling.queue_tree import UNLIMITED
+from kopt.core.workload.gpu_share import CHARGE_RESOURCE
 from kopt.policies.queues.advice import QuotaAdvice, QuotaDemand, advise
 from kopt.policies.queues.tree import QueueTree
 
@@ -15,10 +16,13 @@ def tradable(
     tree: QueueTree, gpu_resources: Callable[[str], bool], demand: DemandOf, hours: int
 ) -> list[list[QuotaDemand]]:
     """Leaves of one parent with a quota of GPUs of their own in one pool. A queue that was never seen has no demand
-    that is known. Queues without bound need no quota."""
+    that is known. Queues without bound need no quota. Where shares by claims have quota, what was demanded is of whole
+    GPUs and of shares together, so that neither quota can be told from it."""
     groups: dict[tuple[str, str, str], list[QuotaDemand]] = {}
     for name in filter(tree.is_leaf, tree.queues):
         for pool, shares in tree.queues[name].pools.items():
+            if CHARGE_RESOURCE in shares:
+                continue
             for resource, share in shares.items():
                 if not gpu_resources(resource) or share.quota in (None, UNLIMITED):
                     continue

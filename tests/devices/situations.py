@@ -23,7 +23,7 @@ from kopt.cluster.objects.device_slices import (
     shared_gpus,
     whole_gpus,
 )
-from kopt.cluster.workloads.requests.devices import choice_selector, with_choice
+from kopt.cluster.workloads.requests.devices import choice_selector, set_selector, with_choice
 from kopt.core.gpu_catalogue import find_gpu
 from kopt.core.hardware.mig import mig_geometry
 
@@ -691,7 +691,7 @@ def _prefers(node: int, gpu: int, start: int, devices: str) -> Step:
 
     def step(bench: Bench) -> None:
         driver = bench.drivers[0]
-        selector = choice_selector(driver, gpu_uuid(bench.nodes[node], gpu), start, whole=False)
+        selector = choice_selector(driver, gpu_uuid(bench.nodes[node], gpu), start)
         name = f"{bench.prefix}-{len(bench.claims)}"
         bench.claims.append(name)
         claim = bench.claim(name, (mig(ONE),))
@@ -701,6 +701,25 @@ def _prefers(node: int, gpu: int, start: int, devices: str) -> Step:
         pod = bench.bound(name)
         (result,) = bench.results(name)
         assert (pod["spec"]["nodeName"], result["device"]) == (bench.nodes[node], devices)
+
+    return step
+
+
+def _prefers_set(node: int, gpus: tuple[int, ...], devices: str) -> Step:
+    """A claim for several whole GPUs as the webhook writes it: one set of one node before all others."""
+
+    def step(bench: Bench) -> None:
+        selector = set_selector(bench.drivers[0], [gpu_uuid(bench.nodes[node], gpu) for gpu in gpus])
+        name = f"{bench.prefix}-{len(bench.claims)}"
+        bench.claims.append(name)
+        claim = bench.claim(name, (GPU.with_options(allocationMode="ExactCount", count=len(gpus)),))
+        claim["spec"]["devices"]["requests"] = [with_choice(claim["spec"]["devices"]["requests"][0], selector)]
+        bench.api.create(claim)
+        bench.pod(name, {"resourceClaimName": name})
+        bench.bound(name)
+        given = [(result["pool"], result["device"]) for result in bench.results(name)]
+        expected = [each.partition("/") for each in devices.split()]
+        assert sorted(given) == [(bench.nodes[int(number)], device) for number, _, device in expected], given
 
     return step
 
@@ -771,6 +790,17 @@ PODS = (
         "where the preferred instance is in use another one is allocated",
         (h100s(),),
         (_prefers(0, 0, 4, at(ONE, 4)), _prefers(0, 0, 4, at(ONE, 0))),
+    ),
+    Situation(
+        "a set of whole GPUs is preferred over all others",
+        (h100s(4),),
+        (_prefers_set(1, (1, 3), "1/gpu-1 1/gpu-3"),),
+        nodes=2,
+    ),
+    Situation(
+        "where one GPU of a preferred set is in use as many others are allocated",
+        (h100s(4),),
+        (_prefers_set(0, (0, 1), "0/gpu-0 0/gpu-1"), _prefers_set(0, (1, 2), "0/gpu-2 0/gpu-3")),
     ),
     Situation("two pods share a claim and so a node", (whole(1),), (_one_claim_for_two,), nodes=2),
     Situation(

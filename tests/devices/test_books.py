@@ -211,9 +211,9 @@ def test_what_is_not_understood_is_left_as_it_was_written(more: str) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"count": 2}, {"allocationMode": "All"}, {"adminAccess": True}, {"capacity": {"requests": {"memory": "1Gi"}}}],
+    [{"allocationMode": "All"}, {"adminAccess": True}, {"capacity": {"requests": {"memory": "1Gi"}}}],
 )
-def test_only_a_claim_for_one_device_of_its_own_is_given_a_choice(change: dict[str, Any]) -> None:
+def test_only_a_claim_for_devices_of_its_own_is_given_a_choice(change: dict[str, Any]) -> None:
     request = written("1g.10gb")
     claim = {"spec": {"devices": {"requests": [request]}}}
     assert only_request(claim) is not None

@@ -113,3 +113,20 @@ def test_room_that_is_being_made_is_said() -> None:
     diagnosis = asyncio.run(reading.diagnosis_of(objects.Constructed("kube-scheduler", "", fleet.cluster)))
     assert [str(cause.code) for cause in diagnosis.causes] == ["GPUS_IN_USE", "PREEMPTS"]
     assert where in diagnosis.causes[1].message
+
+
+def test_whatever_kueue_charges_and_the_queue_has_no_quota_for_is_named() -> None:
+    """Also where Kueue's own message is of something else, and not before Kueue has said what it charges."""
+    kueue, objects = benchmark_module("why_situations.kueue"), benchmark_module("why_situations.objects")
+    made = kueue.Queues(random.Random(7))
+    made.queue("research", {"h100": 16}, local="gpus")
+    workload = made.waits(2)
+    (container,) = workload["spec"]["podSets"][0]["template"]["spec"]["containers"]
+    container["resources"]["requests"]["example.com/license"] = "2"
+    situation = objects.Constructed("Kueue", "QUOTA_ABSENT", made.cluster)
+    assert evaluation.first_code(asyncio.run(reading.diagnosis_of(situation))) != "QUOTA_ABSENT"
+    counted = {objects.GPU: "2", "cpu": "4", "memory": "16Gi", "example.com/license": "2", "example.com/none": "0"}
+    workload["status"]["resourceRequests"] = [{"name": "main", "resources": counted}]
+    (cause, *_) = asyncio.run(reading.diagnosis_of(situation)).causes
+    assert (cause.code, cause.wanted, cause.free, cause.unit) == ("QUOTA_ABSENT", 2, 0, "example.com/license")
+    assert cause.message == "It needs 2 example.com/license, for which queue research has no quota."

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kopt.cluster.workloads.scheduler_messages import causes_in
+from kopt.controllers.overview.diagnosis.pod_shapes import templates_of
 from kopt.controllers.overview.diagnosis.words import sentences
 
 
@@ -102,3 +103,9 @@ def test_objects_that_anyone_may_have_written_do_not_raise(seed: int, value: Any
     diagnosis = asyncio.run(reading.diagnosis_of(situation))
     if diagnosis is not None:
         assert all(isinstance(line, str) for line in sentences(diagnosis, 0.0))
+
+
+def test_numbers_beyond_what_an_api_server_takes_are_told_apart() -> None:
+    pods = [{"metadata": {"name": name}, "spec": {"tolerations": 2**70 + at}} for at, name in enumerate("ab")]
+    assert len(templates_of(pods, 1)) == 2
+    assert len(templates_of([*pods, pods[0]], 1)) == 2

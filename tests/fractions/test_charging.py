@@ -4,13 +4,15 @@ import copy
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 from admission.patching import patched
+from admission.workloads import every_kind, review
 from attacks.api_in_memory import MemoryKube
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.cluster.admission.review import Answer, Review
+from kopt.cluster.admission.review import Answer, Review, parse_review
 from kopt.cluster.client.api import Forbidden, Listing
 from kopt.cluster.client.resources import (
     CONFORMANCE_POLICIES,
@@ -22,8 +24,12 @@ from kopt.cluster.client.resources import (
 )
 from kopt.cluster.workloads.requests.external import CLAIM_TEMPLATES, ObjectRef
 from kopt.cluster.workloads.shares.writing import charge_of_template, claim_template
+from kopt.cluster.workloads.workload import Workload
+from kopt.controllers.admission import validation
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions
+from kopt.controllers.admission.lookups import before_change
+from kopt.controllers.admission.policy import parse_policy
 from kopt.controllers.admission.state import read_once
 from kopt.controllers.overview.queue_standings import queue_standings
 from kopt.core.scheduling.submission import Framework
@@ -35,7 +41,9 @@ from kopt.policies.fractions.charging import charge_of
 from kopt.policies.fractions.choose import choose_share, problem_of
 
 from .test_shares_add_up import offers, requests
+from .test_writing import admit, asking
 
+QUEUE = "kueue.x-k8s.io/queue-name"
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 CLAIMS = ShareOffer(ShareExecutor.DRA, 81_920, 0, "", "d", "d", "memory", "milliGPU", WHOLE_GPU, "d/uuid")
 HAMI = ShareOffer(ShareExecutor.HAMI, 81_920)
@@ -227,3 +235,69 @@ async def test_who_may_not_list_cluster_queues_still_gets_an_answer() -> None:
     state = await read_once(kube)
     assert state.covered("team", "gpus") is None
     assert state.policy.queues.framework is Framework.KUEUE
+
+
+@pytest.mark.parametrize("framework", ["KAI", "Volcano"])
+async def test_where_queues_of_kueue_are_not_read_that_is_why_its_claims_are_refused(framework: str) -> None:
+    workload = asking(fraction="0.25")
+    workload["metadata"]["labels"] = {QUEUE: "gpus", "kai.scheduler/queue": "team"}
+    refusal = (await admit(workload, ShareExecutor.DRA, framework=framework)).answer.refusal
+    assert f"the ConformancePolicy's framework is {framework}: take the name of Kueue's queue, gpus, off" in refusal
+    assert "spec.queues.framework" not in refusal, "there is no such field"
+    missing = (await admit(workload, ShareExecutor.DRA, framework="Kueue")).answer.refusal
+    assert "there is no LocalQueue team/gpus whose ClusterQueue exists" in missing
+
+
+async def test_who_puts_shares_into_a_queue_without_quota_for_them_is_told_that_they_wait() -> None:
+    before = next(each for each in every_kind("one", 0) if each["kind"] == "Deployment")
+    before["spec"]["template"]["metadata"].setdefault("annotations", {})["kaiwo.ai/gpu-fraction"] = "0.25"
+    before = patched(before, (await admit(before, ShareExecutor.DRA)).answer.patch)
+    late = copy.deepcopy(before)
+    late["metadata"].setdefault("labels", {})[QUEUE] = "gpus"
+
+    async def warnings(covered: set[str], workload: dict[str, Any] = late, executor: str = "dra") -> tuple[str, ...]:
+        made = copy.deepcopy(workload)
+        made["spec"]["template"]["metadata"]["annotations"]["kaiwo.ai/gpu-executor"] = executor
+        spec = {"mode": "enforce", "framework": "Kueue", "queues": {"default": "gpus"}}
+        policy = parse_policy({"metadata": {"name": "default"}, "spec": spec})
+        state = FixedState(policy, covered_resources={("team", "gpus"): covered})
+        body = review(made, operation="UPDATE", oldObject=before)
+        answer = (await Admissions(state).validate(parse_review(orjson.dumps(body)))).answer
+        return tuple(each for each in answer.warnings if CHARGE_RESOURCE in each)
+
+    (warning,) = await warnings({GPU, "cpu"})
+    assert "It waits in queue gpus" in warning
+    assert "1000 for each GPU" in warning
+    assert not await warnings({CHARGE_RESOURCE})
+    assert not await warnings({GPU}, before), "it is in no queue"
+    assert not await warnings({GPU}, executor="hami"), "Kueue charges these what their pods request"
+
+
+@pytest.mark.parametrize(
+    ("operation", "framework", "mode", "reads"),
+    [
+        ("UPDATE", "Kueue", "enforce", 1),
+        ("CREATE", "Kueue", "enforce", 0),
+        ("UPDATE", "KAI", "enforce", 0),
+        ("UPDATE", "Kueue", "observe", 0),
+    ],
+)
+async def test_what_was_before_is_read_only_where_it_matters(
+    monkeypatch: pytest.MonkeyPatch, operation: str, framework: str, mode: str, reads: int
+) -> None:
+    """Every object that is let through comes by here."""
+    read = list[Review]()
+
+    def counted(seen: Review) -> Workload | None:
+        read.append(seen)
+        return before_change(seen)
+
+    monkeypatch.setattr(validation, "before_change", counted)
+    workload = next(each for each in every_kind("one", 1) if each["kind"] == "Deployment")
+    workload["metadata"].setdefault("labels", {}).update({QUEUE: "gpus", "kai.scheduler/queue": "gpus"})
+    spec = {"mode": mode, "framework": framework, "queues": {"default": "gpus"}}
+    state = FixedState(parse_policy({"metadata": {"name": "default"}, "spec": spec}))
+    body = review(workload, operation=operation, oldObject=workload if operation == "UPDATE" else None)
+    answer = (await Admissions(state).validate(parse_review(orjson.dumps(body)))).answer
+    assert not answer.refusal
+    assert len(read) == reads

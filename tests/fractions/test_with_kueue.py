@@ -1,6 +1,9 @@
 """Shares in queues of a real Kueue: claims are charged what they are of a GPU, and wait for quota that is not there."""
 
+import json
+import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +12,11 @@ from controlplane.api import Refused
 from controlplane.kueue import Kueue, admitted, workload_of
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
+from preemption_controller.teams import CONFIGURATION, HIGH, LOW, SYSTEM, WEBHOOKS, WORKLOAD, Controller, Team
+from replicas import replicas
+from typer.testing import CliRunner
 
+from kopt.cli.main import app
 from kopt.cluster.workloads.kueue.reading import amount
 
 from .conftest import template
@@ -88,6 +95,10 @@ def test_claims_are_charged_what_they_are_of_a_gpu(enforcing: Webhooks, kueue: K
             return [each["total"] for each in usage[0]["resources"] if each["name"] == MILLI_GPU]
 
         wait_for(lambda: reserved() == ["750"], what="the queue counts three quarters")
+        kubeconfig = ["--kubeconfig", str(enforcing.plane.kubeconfig)]
+        table = CliRunner().invoke(app, ["queues", "shares", "--queue", queue, "-o", "json", *kubeconfig])
+        (row,) = json.loads(table.stdout)["queues"]
+        assert (row["quota"], row["use"], row["demand"]["gpu"]) == ({"gpu": "750m"}, {"gpu": "750m"}, "1")
         api.delete("batch/v1", "Job", "quarter-0", space, propagationPolicy="Background")
         wait_for(lambda: admitted(workload_of(enforcing.plane, late)), what="the fourth is admitted")
         for name in ("quarter-1", "quarter-2", "late"):
@@ -142,3 +153,93 @@ def test_a_queue_that_could_not_charge_it_gets_no_claims(enforcing: Webhooks, ku
             return ""
 
         assert "a queue of Kueue without quota for kaiwo.ai/milli-gpu" in wait_for(refusal)
+
+
+@pytest.mark.long
+def test_preemption_takes_the_share_that_loses_least(enforcing: Webhooks, kueue: Kueue) -> None:
+    """By itself Kueue would take the newest. Their pods have no GPUs in their specs, only claims."""
+    api, space = enforcing.api, enforcing.namespace(managed=True)
+    for name, value in (("low", LOW), ("high", HIGH)):
+        kind = {"apiVersion": WORKLOAD[0], "kind": "WorkloadPriorityClass", "metadata": {"name": name}}
+        api.apply({**kind, "value": value})
+    api.namespace(SYSTEM)
+    preempts = {"withinClusterQueue": "LowerPriority"}
+    with (
+        dividing(enforcing, 2) as node,
+        kueue.queue(space, {MILLI_GPU: 750}, preemption=preempts),
+        replicas(partial(Controller, enforcing.plane)) as controller,
+    ):
+        team = Team(enforcing.plane, space, {})
+
+        def submit(name: str, priority: str) -> None:
+            wanted = job(space, name, node, QUARTER)
+            wanted["metadata"]["labels"] = {"kueue.x-k8s.io/priority-class": priority}
+            team.jobs[name] = created(enforcing, wanted)
+
+        controller("--mode=enforce")
+        for name in ("oldest", "middle", "newest"):
+            submit(name, "low")
+            wait_for(lambda name=name: team.admitted(name), what=f"{name} has quota")
+            bound(enforcing, space, name)
+            time.sleep(1.1)  # Kueue counts in seconds.
+        for name, lost in (("oldest", 50), ("middle", 5000), ("newest", 5000)):
+            team.note(name, lost=lost)
+        submit("urgent", "high")
+        wait_for(lambda: team.admitted("urgent"), what="the urgent job has its quota")
+        assert team.evicted() == {"oldest"}
+        decision = team.decision("urgent")
+        assert (decision["verdict"], len(decision["victims"])) == ("preempt", 1)
+        for name in team.jobs:
+            api.delete("batch/v1", "Job", name, space, propagationPolicy="Background")
+    api.delete(*WEBHOOKS, CONFIGURATION)
+
+
+def bound(webhooks: Webhooks, space: str, name: str) -> None:
+    """No kubelet runs on its node: the pod is said to run."""
+    api = webhooks.api
+
+    def pod() -> Object | None:
+        pods = api.list("v1", "Pod", space, f"batch.kubernetes.io/job-name={name}")
+        return next((each for each in pods if each["spec"].get("nodeName")), None)
+
+    status = {"status": {"phase": "Running"}}
+    api.patch("v1", "Pod", wait_for(pod)["metadata"]["name"], status, space, subresource="status")
+
+
+@pytest.mark.long
+def test_a_share_that_comes_late_into_a_queue_without_quota_for_it_is_told_why_it_waits(
+    enforcing: Webhooks, kueue: Kueue
+) -> None:
+    api, space = enforcing.api, enforcing.namespace()
+    with (
+        dividing(enforcing, 1) as node,
+        kueue.queue(space, {MILLI_GPU: 100}),
+        kueue.queue(space, {"nvidia.com/gpu": 4}, name="whole") as queue,
+    ):
+        owner = created(enforcing, job(space, "late", node, QUARTER))
+        assert not admitted(workload_of(enforcing.plane, owner))
+
+        def moved(**params: str) -> list[str]:
+            """The warnings of whoever puts it into the other queue."""
+            path = api.path("batch/v1", "Job", space, "late")
+            headers = {"Content-Type": "application/merge-patch+json"}
+            changes = {"metadata": {"labels": {QUEUE: "whole"}}}
+            response = api.request("PATCH", path, json=changes, headers=headers, params=params)
+            return response.headers.get_list("warning")
+
+        # Once the webhook knows the queue that was just made.
+        (warning,) = wait_for(lambda: moved(dryRun="All"), what="it is warned")
+        assert "It waits in queue whole: its shares of GPUs are charged as kaiwo.ai/milli-gpu" in warning
+        moved()
+        name = workload_of(enforcing.plane, owner)["metadata"]["name"]
+        message = f"resource {MILLI_GPU} unavailable in ClusterQueue"
+        version = "kueue.x-k8s.io/v1beta2"
+        api.wait(version, "Workload", name, lambda each: message in str(each.get("status")), space)
+        words = ["why", "late", "-n", space, "--kubeconfig", str(enforcing.plane.kubeconfig), "-o", "json"]
+        answer = CliRunner().invoke(app, words)
+        (cause,) = json.loads(answer.stdout)["diagnosis"]["causes"]
+        assert cause["code"] == "QUOTA_ABSENT"
+        assert cause["message"] == (
+            f"Its shares of GPUs are charged as 250 {MILLI_GPU}, for which queue {queue} has no quota."
+        )
+        api.delete("batch/v1", "Job", "late", space, propagationPolicy="Background")

@@ -86,12 +86,13 @@ async def admit(
     framework: str = "",
     claims: Claims | None = None,
     view: SharedGpus | None = None,
+    covered: Mapping[tuple[str, str], Any] | None = None,
     **fields: Any,
 ) -> Admission:
     framework = framework or FRAMEWORKS.get(executor, "Volcano")
     spec = {"mode": mode, "framework": framework, "queues": {"default": "team"}, "tracing": {"samplesPerThousand": 0}}
     policy = parse_policy({"metadata": {"name": "default"}, "spec": spec})
-    state = FixedState(policy, share_offers=view or VIEWS[executor])
+    state = FixedState(policy, share_offers=view or VIEWS[executor], covered_resources=covered or {})
     admissions = Admissions(state, share_claims=claims or Claims())
     wanted = parse_review(orjson.dumps(review(workload, **fields)))
     at_once = admissions.mutate_at_once(copy.deepcopy(wanted))
@@ -298,7 +299,7 @@ async def test_what_stands_in_the_way_is_named() -> None:
     queued = asking(fraction="0.5")
     queued["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
     refusal = (await admit(queued, ShareExecutor.DRA, framework="Kueue")).answer.refusal
-    assert "what that has quota for is not known" in refusal
+    assert "there is no LocalQueue team/team whose ClusterQueue exists" in refusal
     other = asking(fraction="0.5")
     other["spec"]["schedulerName"] = "mine"
     assert "its scheduler is volcano" in (await admit(other, ShareExecutor.VOLCANO)).answer.refusal

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from kopt.cluster.objects.namespace import read_namespace
 from kopt.controllers.reservations.hold_jobs import HoldSettings, changes
+from kopt.controllers.reservations.observed import Observed
 from kopt.controllers.reservations.pod_engines import flavors_of, read_queue
-from kopt.controllers.reservations.snapshot import Observed, pools_of, read_reservations
+from kopt.controllers.reservations.snapshot import pools_of, read_reservations
 from kopt.controllers.reservations.views import read_node, read_pod, read_reserved
 from kopt.core.decision import Mode
 from kopt.core.scheduling.queue_tree import Engine

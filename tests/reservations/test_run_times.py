@@ -9,9 +9,10 @@ from attacks.scenarios.objects import now, workload
 from switches.scenarios import RESERVATIONS
 
 from kopt.cluster.client.resources import KUEUE_WORKLOADS, Resource
+from kopt.controllers.reservations.observed import Observed
 from kopt.controllers.reservations.reading import read_cluster
 from kopt.controllers.reservations.run_times import RunTimes, RunTimesUnknown
-from kopt.controllers.reservations.snapshot import Observed, pools_of, read_reservations
+from kopt.controllers.reservations.snapshot import pools_of, read_reservations
 from kopt.core.times import stamp
 from kopt.core.workload.run_time import LEVELS, RunTimeQuantiles, RunTimeQuestion
 from kopt.policies.reservations import PoolSnapshot

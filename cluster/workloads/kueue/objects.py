@@ -10,7 +10,7 @@ from typing import Any
 
 from kopt.cluster.client.resources import Key, Object
 from kopt.cluster.objects.fields import at
-from kopt.cluster.workloads.requests.pods import is_gpu
+from kopt.cluster.workloads.requests.gpus import devices_in
 from kopt.cluster.workloads.workload_class import class_of_kueue_workload
 from kopt.core.scheduling.classify import Classified
 from kopt.core.scheduling.queue_order import OrderMark
@@ -94,6 +94,8 @@ class KueueWorkload:
     """MultiKueue has it in two clusters, and deletes the remote job when the specs of the two differ."""
     order: OrderMark | None = None
     """What its priority was before its rank in the order was written there."""
+    is_counted: bool = False
+    """Kueue has looked at it and said what it counts: that are ``requests``. Else they are what its pods request."""
 
     @property
     def name(self) -> str:
@@ -135,6 +137,10 @@ class KueueWorkload:
             and shield.raised > preemptor.priority
         )
 
+    def is_counted_in(self, resource: str) -> bool:
+        """Whether Kueue said that it asks for some of a resource."""
+        return self.is_counted and bool(self.requests.get(resource))
+
     @property
     def pending(self) -> bool:
         return self.reserved_s is None and not self.finished
@@ -152,7 +158,7 @@ class KueueWorkload:
     @property
     def gpu_resource(self) -> str:
         """The one GPU resource that it requests; empty where there is none, or several."""
-        result = [name for name, amount in self.requests.items() if amount and is_gpu(name)]
+        result = [name for name, amount in self.requests.items() if amount and devices_in(name, 1000)]
         return result[0] if len(result) == 1 else ""
 
 
@@ -206,7 +212,8 @@ class Flavor:
 
 @dataclass(frozen=True)
 class GpuPod:
-    """A pod that has not ended: its Workload or owner, its GPUs, and our annotations on it."""
+    """A pod that has not ended: its Workload or owner, its GPUs, and our annotations on it. ``shares``: it has shares
+    of GPUs by a claim, of which its spec does not say how much they are."""
 
     key: Key
     uid: str
@@ -216,6 +223,7 @@ class GpuPod:
     annotations: Mapping[str, str]
     version: str = field(default="", compare=False)
     started_s: float | None = None
+    shares: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from kopt.cluster.objects.fields import at, has_condition, items, mapping, text,
 from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor, KueueWorkload
 from kopt.cluster.workloads.kueue.reading import amount
 from kopt.cluster.workloads.node_selection import runs_on
+from kopt.cluster.workloads.requests.gpus import gpus_in, per_device
 from kopt.core.scheduling.quota import (
     Admitted,
     Demand,
@@ -22,6 +23,7 @@ from kopt.core.scheduling.quota import (
     ResourceGroup,
     cohort_key,
 )
+from kopt.core.workload.gpu_share import CHARGE_RESOURCE
 
 _TERMS = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 
@@ -74,6 +76,28 @@ def demand_of(workload: KueueWorkload, queue: ClusterQueue, flavors: Mapping[str
         }
         pod_sets.append(PodSetDemand(pods.requests, frozenset(allowed)))
     return Demand(workload.name, queue.name, workload.priority, workload.created_s, tuple(pod_sets))
+
+
+def charged_of(requests: Mapping[str, int], resource: str, queue: ClusterQueue, *, is_counted: bool) -> int:
+    """What requests take of a queue's quota of a GPU resource, in thousandths of devices.
+
+    Kueue may count whole GPUs as ``kaiwo.ai/milli-gpu``, and says so only of what it has looked at and not given quota
+    (``is_counted``). Until then whole GPUs count as these where the queue has no quota of their own for them.
+    """
+    charged = requests.get(resource, 0) // per_device(resource)
+    if resource != CHARGE_RESOURCE or is_counted:
+        return charged
+    others = (gpus_in(name, each) for name, each in requests.items() if name not in queue.resources)
+    return charged + sum(others)
+
+
+def not_in_thousandths(queue: str, gpu: str, workload: str) -> str:
+    """Why quota of ``kaiwo.ai/milli-gpu`` is none of whole GPUs: Kueue counts those of ``workload`` as they are."""
+    return (
+        f"Queue {queue} has no quota for {gpu}, and its quota for {CHARGE_RESOURCE} is of shares alone: Kueue counts "
+        f"{gpu} of {workload} as it is. Have Kueue count whole GPUs as {CHARGE_RESOURCE} (resources.transformations "
+        f"of its configuration), or give the queue quota for {gpu}."
+    )
 
 
 def admitted_of(workload: KueueWorkload) -> Admitted:

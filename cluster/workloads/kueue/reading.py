@@ -25,6 +25,7 @@ from kopt.cluster.workloads.kueue.objects import (
     Shield,
 )
 from kopt.cluster.workloads.kueue.order import is_dispatched, order_mark_of, own_priority
+from kopt.cluster.workloads.requests.gpus import SHARE_CLAIM
 from kopt.cluster.workloads.requests.pods import is_gpu, quantity
 from kopt.core.times import seconds_or_none
 
@@ -72,6 +73,7 @@ def read_kueue_workload(document: Object) -> KueueWorkload:
         let_go_s=seconds_or_none(text(undo_of(document) if holder == HOLDER else decision, "since")),
         mirrored=is_dispatched(document),
         order=order,
+        is_counted=bool(_as_kueue_counts(document)),
     )
 
 
@@ -100,6 +102,7 @@ def read_gpu_pod(pod: Object) -> GpuPod | None:
         own_annotations,
         text(metadata, "resourceVersion"),
         seconds_or_none(text(pod, "status", "startTime")),
+        any(text(claim, "name") == SHARE_CLAIM for _, claim in items(pod, "spec", "resourceClaims")),
     )
 
 
@@ -143,12 +146,40 @@ def _container(item: Any) -> Counter[str]:
 
 
 def _pod_sets(document: Object) -> tuple[PodSet, ...]:
-    remaining, result = _remaining_counts(document), []
+    remaining, counted, result = _remaining_counts(document), _as_kueue_counts(document), []
     for _, pods in items(document, "spec", "podSets"):
         number, spec = remaining.get(text(pods, "name"), 0), mapping(pods, "template", "spec")
-        requests = {name: value * number for name, value in requests_of(spec).items()}
+        each = requests_of(spec)
+        requests = {name: value * number for name, value in each.items()}
+        if then := counted.get(text(pods, "name")):
+            before = _pods_counted(each, then, number, count(pods, "count", default=0))
+            requests = {name: value * number // before for name, value in then.items()}
         result.append(PodSet({"pods": 1000 * number, **requests}, spec))
     return tuple(result)
+
+
+def _pods_counted(each: Mapping[str, int], then: Mapping[str, int], number: int, most: int) -> int:
+    """Of how many pods of a set Kueue's count is: fewer may be left since. What it counts as pods request it says it,
+    of ``each`` pod; where nothing does, or what is said is not one number, ``number`` are taken for those of then."""
+    counts = (divmod(then[name], value) for name, value in each.items() if value > 0 and name in then)
+    numbers = {0 if rest else whole for whole, rest in counts}
+    if number in numbers or len(numbers) != 1:
+        return number or 1
+    (before,) = numbers
+    return before if max(1, number) <= before <= most else number or 1
+
+
+def _as_kueue_counts(document: Object) -> dict[str, dict[str, int]]:
+    """By pod set what Kueue last found a Workload without quota to request: after its transformations of resources, and
+    without what it is set to ignore. Empty until it has looked at it as it is now."""
+    looked_at = at(condition(document, "QuotaReserved"), "observedGeneration")
+    if at(document, "status", "admission") or looked_at not in (None, at(document, "metadata", "generation")):
+        return {}
+    return {
+        text(pods, "name"): {str(name): amount(value) for name, value in requested.items()}
+        for _, pods in items(document, "status", "resourceRequests")
+        if (requested := mapping(pods, "resources"))
+    }
 
 
 def _requests(pod_sets: Iterable[PodSet]) -> dict[str, int]:

@@ -8,7 +8,7 @@ from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.objects.kai import QUEUE_LABEL
 from kopt.cluster.workloads.kueue.reading import amount, read_kueue_workload, requests_of
-from kopt.cluster.workloads.requests.pods import is_gpu
+from kopt.cluster.workloads.requests.gpus import devices_in
 from kopt.core.scheduling.queue_tree import GPU
 
 _ENDED = ("Succeeded", "Failed")
@@ -45,12 +45,12 @@ def kueue_usage(
         if workload.reserved_s is not None:
             requests = Counter[str]()
             for (_, resource), value in workload.uses.items():
-                requests[_name(resource, resources)] += value
+                requests.update(_named(resource, value, resources))
             result.setdefault(workload.cluster_queue, LeafUsage()).add(requests, runs=True)
         elif workload.active and (queue := local_queues.get((workload.key[0], workload.queue))):
             requests = Counter[str]()
             for resource, value in workload.requests.items():
-                requests[_name(resource, resources)] += value
+                requests.update(_named(resource, value, resources))
             result.setdefault(queue, LeafUsage()).add(requests, runs=False)
     return {queue: _within(usage, resources) for queue, usage in result.items()}
 
@@ -61,7 +61,9 @@ def kai_usage(pods: Iterable[Object], names: Iterable[str]) -> dict[str, LeafUsa
     for pod in pods:
         queue = text(pod, "metadata", "labels", QUEUE_LABEL)
         if queue and text(pod, "status", "phase") not in _ENDED:
-            requests = {_name(name, resources): value for name, value in requests_of(mapping(pod, "spec")).items()}
+            requests = Counter[str]()
+            for resource, value in requests_of(mapping(pod, "spec")).items():
+                requests.update(_named(resource, value, resources))
             result.setdefault(queue, LeafUsage()).add(requests, runs=bool(text(pod, "spec", "nodeName")))
     return {queue: _within(usage, resources) for queue, usage in result.items()}
 
@@ -72,12 +74,15 @@ def node_capacity(nodes: Iterable[Object], names: Iterable[str]) -> dict[str, in
     for node in nodes:
         if mapping(node, "spec").get("unschedulable") is not True:
             allocatable = mapping(node, "status", "allocatable")
-            total.update({_name(str(name), resources): amount(value) for name, value in allocatable.items()})
+            for name, value in allocatable.items():
+                total.update(_named(str(name), amount(value), resources))
     return {name: value for name, value in total.items() if name in resources}
 
 
-def _name(resource: str, resources: frozenset[str]) -> str:
-    return GPU if resource not in resources and is_gpu(resource) and GPU in resources else resource
+def _named(resource: str, value: int, resources: frozenset[str]) -> dict[str, int]:
+    """As queues name it: devices of kinds that no queue names are their GPUs."""
+    devices = devices_in(resource, value)
+    return {GPU: devices} if devices and resource not in resources and GPU in resources else {resource: value}
 
 
 def _within(usage: LeafUsage, resources: frozenset[str]) -> LeafUsage:

@@ -1,15 +1,17 @@
-"""MIG instances in dynamic resource allocation: what drivers publish, and what claims request and were allocated.
+"""GPUs and MIG instances in dynamic resource allocation: what drivers publish, and what claims request and have.
 
 Devices are read as NVIDIA's driver publishes them: attributes ``type``, ``profile``, ``parentUUID`` or ``uuid`` and
 ``productName``, and a capacity ``memorySliceN`` for each memory slot of an instance.
 """
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, count, items, mapping, text
+from kopt.core.workload.gpu_share import MOST_GPUS
 
 CHOICE_ANNOTATION = "kaiwo.ai/device-choice"
 """On a generated claim: the GPU and the memory slot that the webhook selected for it, as JSON."""
@@ -27,7 +29,8 @@ _CLOSING = ("NoSchedule", "NoExecute")
 @dataclass(frozen=True, slots=True)
 class PublishedDevice:
     """``gpu``: the UUID of the GPU that it is, or is cut from. ``start``: its first memory slot; 0 for a whole GPU.
-    ``mode``: how an AMD GPU is divided for it, and ``parent`` which of the node's GPUs that is."""
+    ``mode``: how an AMD GPU is divided for it, and ``parent`` which of the node's GPUs that is. ``is_shared``: several
+    claims may have parts of it."""
 
     name: str
     gpu: str
@@ -38,6 +41,7 @@ class PublishedDevice:
     is_closed: bool
     mode: str = ""
     parent: str = ""
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,11 @@ class PublishedSlice:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """One device of a driver with these values of string attributes."""
+    """``count`` devices of a driver with these values of string attributes."""
 
     driver: str
     attributes: Mapping[str, str]
+    count: int = 1
 
     @property
     def profile(self) -> str:
@@ -110,6 +115,7 @@ def _device(item: Object) -> PublishedDevice:
         any(text(taint, "effect") in _CLOSING for _, taint in items(item, "taints")),
         _string(item, "partitionProfile") or _string(item, "mode"),
         _string(item, "pciAddr") or str(at(item, "attributes", "index", "int") or 0),
+        at(item, "allowMultipleAllocations") is True,
     )
 
 
@@ -147,14 +153,15 @@ def made_for(claim: Object) -> str:
 
 
 def only_request(claim: Object) -> Object | None:
-    """The request of a claim that has one, for one device of its own."""
+    """The request of a claim that has one, for so many devices of its own."""
     requests = [item for _, item in items(claim, "spec", "devices", "requests")]
     if len(requests) != 1 or at(claim, "spec", "devices", "constraints"):
         return None
     exactly = mapping(requests[0], "exactly")
-    plain = text(exactly, "allocationMode") in ("", "ExactCount") and count(exactly, "count") == 1
+    plain = text(exactly, "allocationMode") in ("", "ExactCount")
     if (
         not plain
+        or not 1 <= count(exactly, "count") <= MOST_GPUS
         or at(exactly, "adminAccess") is True
         or at(exactly, "capacity")
         or not text(exactly, "deviceClassName")
@@ -179,18 +186,24 @@ def device_request(device_class: Object, request: Object) -> DeviceRequest | Non
                     return None
             else:
                 return None
-    return DeviceRequest(driver, attributes) if driver else None
+    return DeviceRequest(driver, attributes, count(request, "exactly", "count")) if driver else None
 
 
 def _selectors(holder: Object, *path: str) -> tuple[str, ...]:
     return tuple(text(item, "cel", "expression") for _, item in items(holder, *path, "selectors"))
 
 
-def choice_selector(driver: str, gpu: str, start: int, *, whole: bool) -> str:
-    """CEL that only one device meets of those that a request for a profile, or for a whole GPU, matches."""
+def set_selector(driver: str, gpus: Sequence[str]) -> str:
+    """CEL that these GPUs alone meet of those that a request for whole ones matches."""
     attributes = f'device.attributes["{driver}"]'
-    if whole:
-        return f'"uuid" in {attributes} && {attributes}.uuid == "{gpu}"'
+    if len(gpus) == 1:
+        return f'"uuid" in {attributes} && {attributes}.uuid == "{gpus[0]}"'
+    return f'"uuid" in {attributes} && {attributes}.uuid in [{", ".join(json.dumps(gpu) for gpu in gpus)}]'
+
+
+def choice_selector(driver: str, gpu: str, start: int) -> str:
+    """CEL that only one device meets of those that a request for a profile matches."""
+    attributes = f'device.attributes["{driver}"]'
     return (
         f'"parentUUID" in {attributes} && {attributes}.parentUUID == "{gpu}" && '
         f'"memorySlice{start}" in device.capacity["{driver}"]'
@@ -198,7 +211,7 @@ def choice_selector(driver: str, gpu: str, start: int, *, whole: bool) -> str:
 
 
 def with_choice(request: Object, selector: str) -> Object:
-    """The same request with the device that the selector names before every other: kube-scheduler allocates it where
+    """The same request with the devices that the selector names before all others: kube-scheduler allocates them where
     it can, and else what was written."""
     exactly = dict(mapping(request, "exactly"))
     preferred = {

@@ -29,6 +29,7 @@ _MIG = re.compile(r"nvidia\.com/mig-(\d)g\..+")
 _MIG_WHOLE = 7
 _AMD_PARTITION = re.compile(r"amd\.com/(spx|dpx|qpx|cpx)_nps\d")
 _AMD_SHARE = {"spx": 1, "dpx": 2, "qpx": 4, "cpx": 8}
+_MOST_CHARGED = 10**10
 _QUANTITY = re.compile(r"\d{1,7}")
 
 
@@ -84,7 +85,9 @@ def _devices(annotations: Mapping[str, Any], number: str) -> int:
 
 
 def milli_of(resource: str, amount: Any) -> int:
-    """Milli-GPU of ``amount`` of an extended resource; 0 for resources that are no GPUs."""
+    """Milli-GPU of ``amount`` of a resource that pods request or Kueue charges; 0 for resources that are no GPUs."""
+    if resource == CHARGE_RESOURCE:
+        return _quantity(amount, _MOST_CHARGED)
     quantity = _quantity(amount)
     if resource in _WHOLE or resource.removeprefix(CLASS_PREFIX) in GPU_CLASSES:
         return quantity * WHOLE_GPU
@@ -93,6 +96,22 @@ def milli_of(resource: str, amount: Any) -> int:
     if partition := _AMD_PARTITION.fullmatch(resource):
         return quantity * WHOLE_GPU // _AMD_SHARE[partition[1]]
     return 0
+
+
+def gpus_in(resource: str, thousandths: int) -> MilliGpu:
+    """Milli-GPU of a quota, or of what is used of one, in thousandths of a resource."""
+    return MilliGpu(thousandths * milli_of(resource, 1) // 1000)
+
+
+def devices_in(resource: str, thousandths: int) -> int:
+    """The same in thousandths of devices, as which quotas of whole GPUs, of instances and of partitions are counted:
+    each is one, and 1,000 ``kaiwo.ai/milli-gpu`` are. 0 for resources that are no GPUs."""
+    return thousandths // per_device(resource) if milli_of(resource, 1) else 0
+
+
+def per_device(resource: str) -> int:
+    """How many units of a resource one device is charged."""
+    return WHOLE_GPU if resource == CHARGE_RESOURCE else 1
 
 
 def resources_milli(resources: Any) -> int:
@@ -109,10 +128,10 @@ def _is_sidecar(container: Any) -> bool:
     return text(container, "restartPolicy") == "Always"
 
 
-def _quantity(amount: Any) -> int:
+def _quantity(amount: Any, most: int = 10**7) -> int:
     """An extended resource's count: whole numbers only, as the API server insists."""
     if isinstance(amount, int) and not isinstance(amount, bool):
-        return max(0, min(amount, 10**7))
+        return max(0, min(amount, most))
     return int(amount) if isinstance(amount, str) and _QUANTITY.fullmatch(amount) else 0
 
 

@@ -12,6 +12,7 @@ from kopt.core.hardware.bandwidth import BandwidthMinimum
 from kopt.core.scheduling.cluster import GpuRequest
 from kopt.core.scheduling.placement import Ask, PodRequest, TopologyPreference
 from kopt.core.units import WHOLE_GPU, Bytes, MilliGpu, parse_bytes
+from kopt.core.workload.gpu_share import CHARGE_RESOURCE
 
 WORKLOAD_LABEL = "kgwe.nvidia.io/workload"
 PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
@@ -53,8 +54,9 @@ def ask_of(pod: Object, wish: Wish = NO_WISH) -> Ask:
 
 @functools.lru_cache(maxsize=1024)
 def is_gpu(resource: str) -> bool:
-    """Whether a resource counts GPUs, slices or partitions; each such name is a pool of its own."""
-    return milli_of(resource, 1) > 0
+    """Whether nodes offer a resource that counts GPUs, slices or partitions; each such name is a pool of its own. What
+    Kueue charges for shares by claims is on no node (``gpus.devices_in``)."""
+    return resource != CHARGE_RESOURCE and milli_of(resource, 1) > 0
 
 
 @functools.lru_cache(maxsize=4096)

@@ -58,6 +58,7 @@ _SCHEDULERS = {
     ShareExecutor.HAMI: SCHEDULERS[Executor.HAMI],
     ShareExecutor.VOLCANO: SCHEDULERS[Executor.VOLCANO],
 }
+_BY_CLAIMS = frozenset({str(ShareExecutor.DRA), str(ShareExecutor.DRA_HAMI)})
 
 
 def _uncovered(namespace: str, queue: str) -> None:
@@ -189,6 +190,29 @@ def changed_share(workload: Workload, before: Workload | None, mode: Mode) -> Re
     return None
 
 
+def late_charge(workload: Workload, before: Workload | None, covered: Covered, mode: Mode) -> Record | None:
+    """What whoever puts a workload with shares by claims into a queue of Kueue has to know: that it waits there, as the
+    queue has no quota for what they are charged. It is let in, as they were charged nothing where it was."""
+    queue, earlier = (
+        each and written_queue(Framework.KUEUE, each.kind, each.document, each.pod_sets) for each in (workload, before)
+    )
+    if earlier is None or queue in ("", earlier):
+        return None
+    executors = {
+        text(workload.document, *pods.metadata, "annotations", EXECUTOR_ANNOTATION)
+        for pods in workload.pod_sets
+        if pods.metadata is not None
+    }
+    resources = covered(workload.namespace, queue or "")
+    if resources is None or CHARGE_RESOURCE in resources or not executors & _BY_CLAIMS:
+        return None
+    text_ = (
+        f"It waits in queue {queue}: its shares of GPUs are charged as {CHARGE_RESOURCE}, and the queue's ClusterQueue "
+        f"has no quota for that. Add some (1000 for each GPU), or name a queue that has."
+    )
+    return Record("fractions", "GPU_SHARE_CHARGED_OTHERWISE", mode, text_)
+
+
 def _share_annotations(annotations: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(annotations.get(name) for name in (FRACTION, MEMORY, FRACTION_LIMIT, MEMORY_LIMIT, ISOLATION, COUNT))
 
@@ -214,8 +238,10 @@ def _planned(
     in_kueue = queued[Framework.KUEUE]
     resources = covered(workload.namespace, in_kueue) if in_kueue else None
 
+    unknown = _why_unknown(framework, workload.namespace, in_kueue)
+
     def charge(offer: ShareOffer) -> Charge:
-        return charge_of(request, share_form(request, offer), offer, resources) if in_kueue else Charge()
+        return charge_of(request, share_form(request, offer), offer, resources, unknown) if in_kueue else Charge()
 
     def excluded(offer: ShareOffer) -> str:
         scheduler, named = _SCHEDULERS.get(offer.executor), text(spec, "schedulerName")
@@ -233,6 +259,16 @@ def _planned(
     is_for_scheduler = named and not any(node.offers for node in sharing.offered(dict(spec)))
     charged = Charge() if choice.offer is None else charge(choice.offer)
     return PlannedShare(pods, request, choice, form, is_for_scheduler, charged)
+
+
+def _why_unknown(framework: Framework, namespace: str, queue: str) -> str:
+    """Why nobody knows what a queue of Kueue has quota for."""
+    if framework is not Framework.KUEUE:
+        return (
+            f"queues of Kueue are not read where the ConformancePolicy's framework is {framework}: take the name of "
+            f"Kueue's queue, {queue}, off the workload, or set the policy's spec.framework to Kueue"
+        )
+    return f"there is no LocalQueue {namespace}/{queue} whose ClusterQueue exists, or it is too young to be known"
 
 
 def _written(

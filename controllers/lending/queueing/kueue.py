@@ -8,8 +8,15 @@ from kopt.cluster.holds.hold import holder_of, undo_of
 from kopt.cluster.holds.quota_loan import LENDING_LIMIT, QuotaPath, is_same, quota_from_undo, value_at
 from kopt.cluster.objects.fields import at, items, text
 from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor, KueueWorkload
-from kopt.cluster.workloads.kueue.queues import admitted_of, demand_of, read_cluster_queue
+from kopt.cluster.workloads.kueue.queues import (
+    admitted_of,
+    charged_of,
+    demand_of,
+    not_in_thousandths,
+    read_cluster_queue,
+)
 from kopt.cluster.workloads.kueue.reading import amount
+from kopt.cluster.workloads.requests.gpus import milli_of, per_device
 from kopt.controllers.lending.queueing.borrowers import Sorting, Weighing
 from kopt.controllers.lending.state import LiveCluster
 from kopt.controllers.lending.views import HOLDER, Borrowing, BorrowingQueue, ObservedPod
@@ -18,6 +25,7 @@ from kopt.core.scheduling.eviction import Entry
 from kopt.core.scheduling.lending_pool import Borrower
 from kopt.core.scheduling.quota import Quota
 from kopt.core.units import WHOLE_GPU
+from kopt.core.workload.gpu_share import CHARGE_RESOURCE
 from kopt.policies.lending import Candidate
 from kopt.policies.quota import QuotaTree
 
@@ -45,13 +53,17 @@ class Kueue:
         document = self._cluster.queues(KUEUE_CLUSTER_QUEUES).get(borrower.queue)
         if document is None:
             return _without(borrower, Reason("NO_QUEUE", f"There is no ClusterQueue {borrower.queue}."))
-        flavor_resource = _flavor_resource(document, borrower.flavor, gpu)
+        cluster_queue = self._cluster_queues()[borrower.queue]
+        counts_thousandths = milli_of(gpu, 1) == WHOLE_GPU and gpu not in cluster_queue.resources
+        # Beside a quota of whole GPUs, that of thousandths is of shares alone.
+        flavor_resource = _flavor_resource(document, borrower.flavor, CHARGE_RESOURCE if counts_thousandths else gpu)
         if flavor_resource is None:
             what = f"flavour {borrower.flavor} with {gpu}" if borrower.flavor else f"one flavour with {gpu}"
             return _without(
                 borrower, Reason("FLAVOUR", f"ClusterQueue {borrower.queue} does not have {what}."), document
             )
-        cluster_queue = self._cluster_queues()[borrower.queue]
+        if counts_thousandths and (other := self._counted_otherwise(borrower.queue, gpu, now_s)):
+            return _without(borrower, Reason("FLAVOUR", not_in_thousandths(borrower.queue, gpu, other)), document)
         if cluster_queue.cohort and cluster_queue.quotas[flavor_resource].borrowing_limit != 0:
             why = (
                 f"ClusterQueue {borrower.queue} may also borrow {gpu} of flavour {flavor_resource[0]} in cohort "
@@ -64,23 +76,30 @@ class Kueue:
         if not is_same(was_set, stands):
             # Another quota was written over ours: that is its own now.
             own = stands
-        limit = (*flavor_resource, LENDING_LIMIT)
+        limit, own_milli = (*flavor_resource, LENDING_LIMIT), amount(own) // per_device(flavor_resource[1])
         queue = BorrowingQueue(
             borrower,
             KUEUE_CLUSTER_QUEUES,
             document,
-            _gpus(own),
-            _gpus(stands),
+            own_milli // WHOLE_GPU,
+            amount(stands) // per_device(flavor_resource[1]) // WHOLE_GPU,
             values={flavor_resource: (own, stands), **_lending_limit(document, limit, owned, cluster_queue.cohort)},
+            # A part of what comes in whole ones cannot be used.
+            own_part=own_milli % WHOLE_GPU if counts_thousandths else 0,
             marked=holder_of(document) == HOLDER and (flavor_resource in owned or not owned),
         )
         if cluster_queue.cohort:
-            queue = replace(queue, backed=self._backed(cluster_queue, flavor_resource, queue.own, now_s))
+            queue = replace(queue, backed=self._backed(cluster_queue, flavor_resource, queue.own_milli, now_s))
         return self._with_workloads(queue, self._index(now_s), flavor_resource, cluster_queue, weigh=weigh)
 
+    def _counted_otherwise(self, queue: str, gpu: str, now_s: float) -> str:
+        """A Workload whose GPUs Kueue counts as they are; empty for none."""
+        return next((each.name for each in self._index(now_s).by_queue.get(queue, ()) if each.is_counted_in(gpu)), "")
+
     def _backed(self, queue: ClusterQueue, flavor_resource: tuple[str, str], own: int, now_s: float) -> int:
-        """What the queue could use of its own quota if it used nothing, with what others use of it now."""
-        quota = Quota(own * WHOLE_GPU, 0, queue.quotas[flavor_resource].lending_limit)
+        """Milli-GPU: what the queue could use of its own quota if it used nothing, with what others use of it now."""
+        per_gpu = per_device(flavor_resource[1])
+        quota = Quota(own * per_gpu, 0, queue.quotas[flavor_resource].lending_limit)
         nodes = {name: item.node for name, item in self._cluster_queues().items()}
         nodes[queue.name] = replace(queue.node, quotas={flavor_resource: quota})
         others = [
@@ -90,7 +109,7 @@ class Kueue:
             if name != queue.name and not workload.pending
         ]
         tree = QuotaTree.of([*self._cluster.cohorts(), *nodes.values()], others)
-        return tree.available(queue.name, flavor_resource)
+        return tree.available(queue.name, flavor_resource) // per_gpu
 
     def _cluster_queues(self) -> Mapping[str, ClusterQueue]:
         """By name. Each object is read once for each of its versions: every borrower in a cohort needs all of them."""
@@ -122,12 +141,10 @@ class Kueue:
         *,
         weigh: bool,
     ) -> BorrowingQueue:
-        sorting, flavors = Sorting(), self._cluster.flavors()
+        sorting, flavors, per_gpu = Sorting(), self._cluster.flavors(), per_device(flavor_resource[1])
         for workload in index.by_queue.get(queue.borrower.queue, ()):
-            uses, wants = (
-                workload.uses.get((flavor_resource[0], flavor_resource[1]), 0),
-                workload.requests.get(flavor_resource[1], 0),
-            )
+            uses = workload.uses.get(flavor_resource, 0) // per_gpu
+            wants = charged_of(workload.requests, flavor_resource[1], cluster_queue, is_counted=workload.is_counted)
             if uses:
                 sorting.used += uses
                 borrowing = _borrowing(workload, uses, _pods_of(workload, index.pods))
@@ -198,7 +215,11 @@ def _suits(
     flavor, gpu = flavor_resource
     # Flavours that are not known yet exclude nothing.
     pod_sets = demand_of(workload, queue, flavors if flavor in flavors else None).pod_sets
-    return all(flavor in pods.flavors for pods in pod_sets if pods.requests.get(gpu))
+    return all(
+        flavor in pods.flavors
+        for pods in pod_sets
+        if charged_of(pods.requests, gpu, queue, is_counted=workload.is_counted)
+    )
 
 
 def _flavor_resource(document: Object, flavor: str, gpu: str) -> tuple[str, str] | None:
@@ -210,10 +231,6 @@ def _flavor_resource(document: Object, flavor: str, gpu: str) -> tuple[str, str]
     ]
     result = [flavor_resource for flavor_resource in flavor_resources if flavor in ("", flavor_resource[0])]
     return result[0] if len(result) == 1 else None
-
-
-def _gpus(quantity: object) -> int:
-    return amount(quantity) // WHOLE_GPU
 
 
 def _by_name(pods: Iterable[ObservedPod]) -> Mapping[tuple[str, str], list[ObservedPod]]:

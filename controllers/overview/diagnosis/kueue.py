@@ -49,6 +49,7 @@ def side_of(
         rank,
         queue.strict,
         tuple(ahead) if queue.strict else (),
+        workload.is_counted,
     )
 
 

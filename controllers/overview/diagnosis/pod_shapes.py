@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import orjson
 
@@ -34,9 +35,7 @@ def templates_of(pods: Sequence[Object], least: int) -> list[PodTemplate]:
     groups: dict[bytes, list[Object]] = {}
     for pod in pods:
         spec = mapping(pod, "spec")
-        key = orjson.dumps(
-            [[spec.get(name) for name in _DECIDE], sorted(requests_of(spec).items())], option=orjson.OPT_NON_STR_KEYS
-        )
+        key = _key([[spec.get(name) for name in _DECIDE], sorted(requests_of(spec).items())])
         groups.setdefault(key, []).append(pod)
     result, remaining = [], least
     for members in sorted(groups.values(), key=len, reverse=True):
@@ -44,6 +43,14 @@ def templates_of(pods: Sequence[Object], least: int) -> list[PodTemplate]:
         remaining -= together
         result.append(PodTemplate(text(members[0], "metadata", "name"), members[0], len(members), together))
     return result
+
+
+def _key(decisive: list[Any]) -> bytes:
+    try:
+        return orjson.dumps(decisive, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:
+        # Numbers beyond 64 bits, which are in no object that an API server has checked.
+        return repr(decisive).encode(errors="replace")
 
 
 def requests_of_templates(templates: Iterable[PodTemplate]) -> list[tuple[PodTemplate, Ask]]:

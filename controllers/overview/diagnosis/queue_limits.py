@@ -11,7 +11,7 @@ from dataclasses import replace
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items, text
 from kopt.cluster.workloads.kueue.reading import amount
-from kopt.cluster.workloads.requests.gpus import milli_of
+from kopt.cluster.workloads.requests.gpus import gpus_in, milli_of
 from kopt.controllers.overview.diagnosis.books import ClusterBooks, is_preemptible
 from kopt.core.scheduling.diagnosis import Binding
 from kopt.policies.diagnosis import Ceiling, RunningWorkload
@@ -38,7 +38,7 @@ def volcano_ceilings(queue: str, books: ClusterBooks) -> tuple[Ceiling, ...]:
     used, ceilings = _used(books, documents, "parent"), []
     for name in lineage(queue, documents, "parent"):
         limits = [
-            milli_of(str(resource), 1) * amount(value) // 1000
+            gpus_in(str(resource), amount(value))
             for resource, value in items(documents[name], "spec", "capability")
             if milli_of(str(resource), 1)
         ]

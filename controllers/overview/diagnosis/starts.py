@@ -10,7 +10,7 @@ import numpy as np
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, mapping, text
 from kopt.cluster.workloads.kueue.objects import KueueWorkload
-from kopt.cluster.workloads.requests.gpus import gpus_of, milli_of
+from kopt.cluster.workloads.requests.gpus import devices_in, gpus_of, milli_of
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.core.reason import Reason
 from kopt.core.scheduling.diagnosis import StartEstimate
@@ -123,7 +123,7 @@ def _queued(workload: KueueWorkload, resource: str) -> QueuedGpus:
         if amount and number:
             pods, milli = pods + number, max(milli, amount // number)
     total = workload.requests.get(resource, 0)
-    return QueuedGpus(workload.name, pods, milli, {_QUOTA: total})
+    return QueuedGpus(workload.name, pods, devices_in(resource, milli), {_QUOTA: total})
 
 
 def _of_pods(situation: Situation, name: str, books: ClusterBooks) -> QueueModel:

@@ -8,7 +8,7 @@ from kopt.cluster.objects.conditions import condition, turned_s
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.workloads.kueue.objects import ClusterQueue
 from kopt.cluster.workloads.kueue.queues import read_cluster_queue
-from kopt.cluster.workloads.requests.gpus import milli_of
+from kopt.cluster.workloads.requests.gpus import gpus_in, milli_of
 from kopt.controllers.overview.findings import order as ranks
 from kopt.controllers.overview.job import Finding, JobSnapshot
 from kopt.controllers.overview.text import gpus, listed, ordinal, sentence, since
@@ -208,7 +208,7 @@ def _cohort(cluster_queue: ClusterQueue, flavor: str) -> str:
     if not cluster_queue.cohort:
         return ""
     limits = [
-        None if quota.borrowing_limit is None else milli_of(resource, quota.borrowing_limit // 1000)
+        None if quota.borrowing_limit is None else gpus_in(resource, quota.borrowing_limit)
         for (name, resource), quota in cluster_queue.quotas.items()
         if name == flavor and milli_of(resource, 1)
     ]
@@ -223,9 +223,7 @@ def _cohort(cluster_queue: ClusterQueue, flavor: str) -> str:
 def _gpu_quota(cluster_queue: ClusterQueue, flavor: str = "") -> int:
     """Its GPUs, of all flavours if none is given."""
     return sum(
-        milli_of(resource, amount // 1000)
-        for (name, resource), amount in cluster_queue.quota.items()
-        if flavor in ("", name)
+        gpus_in(resource, amount) for (name, resource), amount in cluster_queue.quota.items() if flavor in ("", name)
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from kopt.cluster.checkpoints.save_requests import Saving
 from kopt.cluster.checkpoints.status import bounded, latest_status, member
 from kopt.cluster.client.resources import Key
-from kopt.cluster.workloads.requests.gpus import milli_of
+from kopt.cluster.workloads.requests.gpus import gpus_in
 from kopt.controllers.preemption.kube_scheduler.views import PlainNode, PlainPod
 from kopt.controllers.preemption.snapshot import shortlist
 from kopt.core.reason import Reason
@@ -143,8 +143,8 @@ def refusal(preemptor: Gang) -> Reason | None:
 
 def snapshot_for(preemptor: Gang, snapshot: ClusterSnapshot, budget_s: float) -> Snapshot:
     resource, free = preemptor.pods[0].resource, snapshot.free(preemptor)
-    per_pod = _gpus(resource, preemptor.pods[0].requests[resource])
-    room = {name: _gpus(resource, max(0, remaining[resource])) for name, remaining in free.items()}
+    per_pod = gpus_in(resource, preemptor.pods[0].requests[resource])
+    room = {name: gpus_in(resource, max(0, remaining[resource])) for name, remaining in free.items()}
     candidates = [gang for gang in snapshot.gangs() if snapshot.may_preempt(gang, preemptor)]
     names = Counter(gang.name for gang in candidates)
     # Owners with ambiguous names are never victims.
@@ -225,7 +225,3 @@ def placed(preemptor: Gang, snapshot: ClusterSnapshot, victims: Sequence[Gang]) 
         free[node]["pods"] -= 1000
         result[pod.key] = node
     return result
-
-
-def _gpus(resource: str, thousandths: int) -> MilliGpu:
-    return MilliGpu(thousandths * milli_of(resource, 1) // 1000)

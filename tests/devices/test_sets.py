@@ -1,0 +1,146 @@
+"""Claims for several whole GPUs: the node that then has fewest left, and the GPUs between which data moves fastest."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kopt.cluster.objects.device_slices import DevicePool, Taint, shared_gpus, whole_gpus
+from kopt.cluster.workloads.requests.devices import (
+    ObservedClaim,
+    PublishedSlice,
+    device_request,
+    only_request,
+    read_slice,
+    set_selector,
+)
+from kopt.controllers.devices.books import RESERVED_S, Books, SelectedSet
+from kopt.controllers.devices.sets import LinkedGpus, choose_set, linked_gpus
+
+DRIVER = "gpu.nvidia.com"
+CLASS = {
+    "spec": {
+        "selectors": [
+            {"cel": {"expression": f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].type == "gpu"'}}
+        ]
+    }
+}
+ACROSS = [(0, 4), (1, 5), (2, 6), (3, 7)]
+Object = dict[str, Any]
+
+
+def gpus(node: str, count: int = 8, model: str = "NVIDIA L40S") -> DevicePool:
+    return DevicePool(DRIVER, node, whole_gpus(count, model, 48, uuid=[f"GPU-{node}-{at}" for at in range(count)]))
+
+
+def topology(node: str, links: list[tuple[int, int]]) -> LinkedGpus:
+    spec = {
+        "gpus": [{"index": at, "name": "NVIDIA A100", "uuid": f"GPU-{node}-{at}"} for at in range(8)],
+        "links": [{"a": a, "b": b, "type": "NVLINK", "count": 4} for a, b in links],
+    }
+    return linked_gpus({"metadata": {"name": node}, "spec": spec})
+
+
+class Cluster:
+    def __init__(self, *pools: DevicePool, linked: dict[str, list[tuple[int, int]]] | None = None) -> None:
+        self.slices: dict[tuple[str, str], PublishedSlice] = {}
+        for pool in pools:
+            for document in pool.slices():
+                part = read_slice(document)
+                assert part is not None
+                self.slices["", document["metadata"]["name"]] = part
+        self.claims: dict[tuple[str, str], ObservedClaim] = {}
+        self.now_s = 0.0
+        links = {("", node): topology(node, pairs) for node, pairs in (linked or {}).items()}
+        self.books = Books(self.slices, self.claims, lambda: self.now_s, linked=links)
+
+    def select(self, count: int, key: str = "uid/gpu") -> SelectedSet | None:
+        exactly = {"deviceClassName": "gpu", "count": count}
+        request = only_request({"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}})
+        assert request is not None
+        asked = device_request(CLASS, request)
+        assert asked is not None
+        selection = self.books.select(asked, key, lambda _: True)
+        assert selection is None or isinstance(selection, SelectedSet)
+        return selection
+
+    def allocate(self, key: str, node: str, *numbers: int) -> None:
+        self.claims["team", key] = ObservedClaim(key, tuple((DRIVER, node, f"gpu-{at}") for at in numbers), "")
+
+
+def test_the_set_is_the_linked_one_on_the_node_that_has_fewest_left() -> None:
+    cluster = Cluster(gpus("a"), gpus("b"), linked={"a": ACROSS, "b": ACROSS})
+    cluster.allocate("x", "b", 0, 1, 2)
+    selection = cluster.select(2)
+    assert selection is not None
+    assert (selection.node, selection.gpus) == ("b", ("GPU-b-3", "GPU-b-7"))
+    assert set_selector(DRIVER, selection.gpus).endswith('.uuid in ["GPU-b-3", "GPU-b-7"]')
+
+
+def test_of_nodes_with_as_many_left_the_one_whose_gpus_are_linked() -> None:
+    cluster = Cluster(gpus("a"), gpus("b"), linked={"b": ACROSS})
+    selection = cluster.select(2)
+    assert selection is not None
+    assert (selection.node, selection.gpus) == ("b", ("GPU-b-0", "GPU-b-4"))
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=12))
+def test_no_gpu_is_selected_twice_and_what_fits_is_selected(requests: list[tuple[int, bool]]) -> None:
+    cluster = Cluster(gpus("a"), gpus("b"))
+    free = {node: {f"GPU-{node}-{at}" for at in range(8)} for node in "ab"}
+    for number, (count, is_allocated) in enumerate(requests):
+        selection = cluster.select(count, f"pod-{number}/gpu")
+        if selection is None:
+            assert all(len(each) < count for each in free.values())
+            continue
+        assert len(selection.gpus) == count
+        assert free[selection.node] >= set(selection.gpus)
+        free[selection.node] -= set(selection.gpus)
+        if is_allocated:
+            cluster.allocate(f"pod-{number}/gpu", selection.node, *(int(gpu[-1]) for gpu in selection.gpus))
+
+
+def test_what_was_allocated_counts_and_a_selection_that_was_not_ends() -> None:
+    cluster = Cluster(gpus("a"))
+    first = cluster.select(4, "first/gpu")
+    assert first is not None
+    cluster.allocate("first/gpu", "a", 4, 5, 6, 7)
+    second = cluster.select(4, "second/gpu")
+    assert second is not None
+    assert second.gpus == tuple(f"GPU-a-{at}" for at in range(4))
+    assert cluster.select(1, "third/gpu") is None
+    cluster.now_s = RESERVED_S + 1
+    assert cluster.select(4, "third/gpu") is not None
+
+
+def test_a_set_that_another_replica_selected_counts() -> None:
+    cluster = Cluster(gpus("a"))
+    text = '{"node": "a", "gpus": ["GPU-a-0", "GPU-a-1", "GPU-a-2", "GPU-a-3", "GPU-a-4"]}'
+    cluster.books.observe(ObservedClaim("uid/gpu", (), text))
+    assert cluster.select(4, "other/gpu") is None
+    for nonsense in ('{"node": "a", "gpus": []}', '{"node": 1, "gpus": ["x"]}', '{"node": "a", "gpus": "x"}'):
+        cluster.books.observe(ObservedClaim("third/gpu", (), nonsense))
+    assert cluster.select(3, "other/gpu") is not None
+
+
+def test_gpus_that_are_tainted_or_shared_are_left_alone() -> None:
+    pool = gpus("a", 2)
+    tainted = DevicePool(DRIVER, "a", (pool.devices[0].tainted(Taint("ecc", "NoSchedule")), pool.devices[1]))
+    assert Cluster(tainted).select(2) is None
+    assert Cluster(tainted).select(1) is not None
+    shared = tuple(
+        type(each)(each.name, {**each.attributes, "uuid": f"GPU-{at}"}, each.capacity, shared=True)
+        for at, each in enumerate(shared_gpus(2, "NVIDIA L40S", 48))
+    )
+    assert Cluster(DevicePool(DRIVER, "a", shared)).select(2) is None
+
+
+def test_links_of_other_gpus_than_a_node_publishes_are_not_believed() -> None:
+    assert choose_set({"a": ["GPU-x", "GPU-y"]}, 2, {"a": topology("a", ACROSS)}) == ("a", ("GPU-x", "GPU-y"))
+
+
+@pytest.mark.parametrize("count", [0, 33])
+def test_a_count_that_no_node_has_is_left_as_it_was_written(count: int) -> None:
+    exactly = {"deviceClassName": "gpu", "count": count}
+    assert only_request({"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}) is None

@@ -81,6 +81,11 @@ EXAMPLES: Mapping[str, Example] = {
         "torchrun --nproc_per_node 4 run_train.py --config-file absent.yaml",
         "absent.yaml",
     ),
+    "nanochat": Example(
+        "torchrun --nproc_per_node=8 -m scripts.base_train -- --depth=2 --fp8",
+        "torchrun --nproc_per_node=8 -m scripts.chat_sft -- --run=dummy",
+        "--model-tag d24",
+    ),
     "olmo": Example(
         "torchrun --nproc_per_node 8 OLMo/scripts/train.py olmo.yaml",
         "torchrun --nproc_per_node 8 OLMo/scripts/train.py",

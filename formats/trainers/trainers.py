@@ -21,7 +21,7 @@ from kopt.formats.trainers.megatron import gpt_neox
 from kopt.formats.trainers.megatron import swift as megatron_swift
 from kopt.formats.trainers.megatron import trainer as megatron
 from kopt.formats.trainers.nemo import trainer as nemo
-from kopt.formats.trainers.pretraining import nanochat
+from kopt.formats.trainers.pretraining import lingua, nanochat
 from kopt.formats.trainers.reinforced import deepspeed_chat, openrlhf, verl
 from kopt.formats.trainers.trainer import Trainer
 
@@ -44,6 +44,7 @@ TRAINERS: tuple[Trainer, ...] = (
     xtuner.TRAINER,
     nanotron.TRAINER,
     nanochat.TRAINER,
+    lingua.TRAINER,
     sharded_pretraining.OLMO,
     sharded_pretraining.FOUNDRY,
     llama_cookbook.TRAINER,

@@ -86,6 +86,11 @@ EXAMPLES: Mapping[str, Example] = {
         "torchrun --nproc_per_node=8 -m scripts.chat_sft -- --run=dummy",
         "--model-tag d24",
     ),
+    "lingua": Example(
+        "torchrun --nproc-per-node 8 -m apps.main.train config=lingua.yaml",
+        "torchrun --nproc-per-node 8 -m apps.main.train data.batch_size=4",
+        "config=FILE.yaml",
+    ),
     "olmo": Example(
         "torchrun --nproc_per_node 8 OLMo/scripts/train.py olmo.yaml",
         "torchrun --nproc_per_node 8 OLMo/scripts/train.py",

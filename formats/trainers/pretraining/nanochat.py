@@ -26,18 +26,24 @@ from kopt.formats.trainers.names import precision
 from kopt.formats.trainers.trainer import PlanInputs, Trainer
 
 _PRETRAINS, _TUNES = "base_train", "chat_sft"
+_WORD = re.compile(r"\w+")
 _SHARED = """run device_type max_seq_len num_iterations device_batch_size total_batch_size embedding_lr unembedding_lr
-    matrix_lr warmdown_ratio final_lr_frac eval_every eval_tokens model_tag""".split()
+    matrix_lr warmdown_ratio final_lr_frac eval_every eval_tokens model_tag"""
 _OPTIONS: Mapping[str, frozenset[str]] = {
-    _PRETRAINS: frozenset(
-        """fp8 fp8_recipe depth aspect_ratio head_dim window_pattern target_flops target_param_data_ratio weight_decay
-        scalar_lr warmup_steps resume_from_step core_metric_every core_metric_max_per_task sample_every
-        save_every""".split()
-    ).union(_SHARED),
-    _TUNES: frozenset(
-        """model_step load_optimizer init_lr_frac warmup_ratio chatcore_every chatcore_max_cat chatcore_max_sample
-        mmlu_epochs gsm8k_epochs""".split()
-    ).union(_SHARED),
+    script: frozenset(_WORD.findall(f"{own} {_SHARED}"))
+    for script, own in (
+        (
+            _PRETRAINS,
+            """fp8 fp8_recipe depth aspect_ratio head_dim window_pattern target_flops target_param_data_ratio
+            weight_decay scalar_lr warmup_steps resume_from_step core_metric_every core_metric_max_per_task
+            sample_every save_every""",
+        ),
+        (
+            _TUNES,
+            """model_step load_optimizer init_lr_frac warmup_ratio chatcore_every chatcore_max_cat chatcore_max_sample
+            mmlu_epochs gsm8k_epochs""",
+        ),
+    )
 }
 _VOCABULARY = 32768
 """What ``scripts/tok_train.py`` trains by default."""

@@ -30,6 +30,8 @@ _SEQUENCE_NAMES = (
 )
 COMPUTED = "kopt_computed"
 """Settings that only running the script would tell, as ``models.sizing`` gives them."""
+STRANGE = "kopt_strange"
+"""Sentences about words of the command that are no option of the script."""
 _OPTIONS = {"--model_name_or_path", "--per_device_train_batch_size", "--output_dir"}
 LOGIT_BYTES = 16.0
 """16-bit logits, their 32-bit copy, the log-softmax kept for the backward pass, and its gradient: 14; before
@@ -66,6 +68,8 @@ def hf_recipe(framework: str, fields: Fields, around: Surroundings, world_size: 
         fields.assume("sequence", "the length of sequences is not given: 1024 tokens")
     if computed := ", ".join(fields.name_list(COMPUTED))[:200]:
         fields.assume("script", f"the script computes {computed}: taken as if they were not given")
+    for sentence in fields.raw(STRANGE) or ():
+        fields.assume("script", f"{sentence}; it is not counted")
     half = _half(fields)
     low_rank = _adapter(fields, model)
     # Plain scripts load 32-bit weights unless told otherwise; the trainers on top of it load the model's own 16 bits.

@@ -27,7 +27,10 @@ _SEQUENCE_NAMES = (
     "sequence_len",
     "max_source_length",
     "max_seq_len",
+    "data_max_length",
 )
+_LOMO = "train_lomo.py"
+"""LOMO's own trainer (OpenLMLab/LOMO 45d4bac), which has its optimizer without being told to."""
 COMPUTED = "kopt_computed"
 """Settings that only running the script would tell, as ``models.sizing`` gives them."""
 STRANGE = "kopt_strange"
@@ -253,6 +256,8 @@ def surroundings(inputs: PlanInputs) -> Surroundings:
 
 def _plan(inputs: PlanInputs) -> TrainingPlan:
     settings = {"trl_method": _method_of(inputs.script), **inputs.settings}
+    if PurePosixPath(inputs.script).name == _LOMO:
+        settings["optim"] = "lomo"
     return hf_plan(settings, around=surroundings(inputs), world_size=inputs.world_size)
 
 

@@ -104,6 +104,7 @@ def test_lingua_s_own_launcher_counts_its_nodes() -> None:
     ("model", "command", "problem"),
     [
         ({"state_dim": 128}, LINGUA, "Mamba"),
+        ({"n_heads": None}, LINGUA, r"give it or model\.head_dim"),
         ({"n_future_head": 3}, LINGUA, "several heads"),
         ({}, f"{LINGUA} data.tokenizer.path=mine.model", "give model.vocab_size"),
         ({}, "python -m lingua.stool script=apps.main.eval config=lingua.yaml", "apps.main.eval does not train"),

@@ -88,8 +88,8 @@ def _must_be_a_transformer(fields: Fields) -> None:
 def _model(fields: Fields) -> ModelShape:
     hidden = fields.whole("model.dim", default=512)
     head = fields.whole("model.head_dim", default=0)
-    heads = fields.whole("model.n_heads", default=0) or hidden // max(1, head)
-    if not (head or heads):
+    heads = fields.whole("model.n_heads", default=0) or (hidden // head if head else 0)
+    if not heads:
         raise PlanError("model.n_heads is not given; it decides the memory, so give it or model.head_dim")
     inner = int(int(2 * 4 * hidden / 3) * fields.real("model.ffn_dim_multiplier", default=1.0))
     multiple = max(1, fields.whole("model.multiple_of", default=256))

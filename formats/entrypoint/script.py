@@ -37,7 +37,7 @@ _LORA, _QUANTISATION = {"LoraConfig", "LoHaConfig", "AdaLoraConfig"}, {"BitsAndB
 _MODEL_CALLS = {"from_pretrained", "from_config", "create_model", "get_peft_model", "LLM", "load_model"}
 _FRAMEWORKS = name_set(
     "torch transformers accelerate deepspeed peft trl lightning pytorch_lightning timm torchvision torchaudio "
-    "diffusers megatron torchtitan torchtune litgpt vllm sglang fairscale bitsandbytes unsloth datasets "
+    "diffusers megatron torchtitan torchtune litgpt lit_llama vllm sglang fairscale bitsandbytes unsloth datasets "
     "torch_geometric dgl torchrec ignite fastai mmengine mmcv detectron2 ultralytics composer colossalai ray "
     "hydra tensorflow keras jax flax"
 )

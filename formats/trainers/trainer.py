@@ -157,6 +157,8 @@ class Trainer:
     modules: tuple[str, ...] = ()
     script: "re.Pattern[str] | None" = None
     folders: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    """A script of any name that imports one of them is this trainer's."""
     options: Callable[[Set[str]], bool] = _never
     config_options: tuple[str, ...] = ()
     config_is_word: bool = False

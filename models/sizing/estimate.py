@@ -37,6 +37,7 @@ from kopt.formats.entrypoint import (
     Entrypoint,
     EntrypointError,
     Kind,
+    ScriptFacts,
     notebook_source,
     pod_entrypoint,
     read_script,
@@ -46,6 +47,7 @@ from kopt.formats.pod_request import requested_executor, requested_gpus
 from kopt.formats.processes import NO_REQUEST, Processes, Slots, count_processes
 from kopt.formats.python_config import read_python_config
 from kopt.formats.trainers import read_plan
+from kopt.formats.trainers.trainers import importing
 from kopt.formats.yaml_text import load_yaml
 from kopt.models.registry.aliases import CHAMPION
 from kopt.models.registry.loading import load_as
@@ -311,8 +313,9 @@ def _formulas(
     trainer = None if options.trainer in (AUTO, "python") else options.trainer
     text = _reader(folder, inside=inside)(entrypoint.script) if entrypoint.kind is Kind.SCRIPT else None
     try:
-        settings_by_name = settings_in(read_script(text), entrypoint.arguments) if text is not None else {}
-        trainer = trainer or entrypoint.trainer or (HF if settings_by_name else None)
+        script = ScriptFacts() if text is None else read_script(text)
+        settings_by_name = settings_in(script, entrypoint.arguments)
+        trainer = trainer or entrypoint.trainer or importing(script.frameworks) or (HF if settings_by_name else None)
         plan = read_plan(
             entrypoint,
             _loader(folder, inside=inside),

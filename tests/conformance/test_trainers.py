@@ -91,6 +91,9 @@ EXAMPLES: Mapping[str, Example] = {
         "torchrun --nproc-per-node 8 -m apps.main.train data.batch_size=4",
         "config=FILE.yaml",
     ),
+    "lit-llama": Example(
+        "python lit-llama/finetune/lora.py --data_dir data", "python lit-llama/generate/lora.py", "finetune/lora.py"
+    ),
     "olmo": Example(
         "torchrun --nproc_per_node 8 OLMo/scripts/train.py olmo.yaml",
         "torchrun --nproc_per_node 8 OLMo/scripts/train.py",

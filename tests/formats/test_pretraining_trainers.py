@@ -1,4 +1,4 @@
-"""Repositories that pre-train models of their own: nanochat and Meta Lingua."""
+"""Repositories that pre-train models of their own: nanochat, Meta Lingua and lit-llama."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,8 +7,9 @@ import pytest
 from formats.trainers_files import FILES
 
 from kopt.core.workload.training_plan import PlanError, Precision, Sharding, TrainingPlan
-from kopt.formats.entrypoint import what_runs
+from kopt.formats.entrypoint import read_script, what_runs
 from kopt.formats.trainers import processes_of, read_plan
+from kopt.formats.trainers.trainers import importing
 from kopt.models.sizing.analytic import estimate_plan
 
 BASE = "torchrun --standalone --nproc_per_node=8 -m scripts.base_train --"
@@ -116,3 +117,43 @@ def test_what_lingua_s_formulas_do_not_know_is_refused(model: Mapping[str, Any],
     files = {**FILES, "lingua.yaml": {**own, "model": {**own["model"], **model}}}
     with pytest.raises(PlanError, match=problem):
         plan(command, files)
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "gib", "shape"),
+    [
+        # README.md and howto/: one RTX 3090 of 24 GB; four A100 of 40 GB.
+        ("finetune/lora.py", "--data_dir data", 24, (1, 4, 256)),
+        ("finetune/adapter.py", "", 24, (1, 4, 256)),
+        ("finetune/adapter_v2.py", "--out_dir out", 24, (1, 4, 256)),
+        ("finetune/full.py", "", 40, (4, 4, 512)),
+        ("pretrain/redpajama.py", "--devices 4 --train_data_dir data/lit-redpajama", 40, (4, 5, 2048)),
+    ],
+)
+def test_lit_llama_s_scripts_fit_where_its_documents_say(
+    script: str, options: str, gib: int, shape: tuple[int, int, int]
+) -> None:
+    result = plan(f"python lit-llama/{script} {options}")
+    assert (result.parallel.world, result.micro_batch, result.sequence) == shape
+    assert int(estimate_plan(result, gpu_bytes=gib << 30).worst.total) < gib << 30
+
+
+def test_lit_llama_s_constants_are_read() -> None:
+    files = {"lit-llama/finetune/lora.py": {"micro_batch_size": 16, "max_seq_length": 512, "lora_r": 32, "wd": {}}}
+    changed = plan("python lit-llama/finetune/lora.py", files)
+    assert (changed.micro_batch, changed.sequence) == (16, 512)
+    assert changed.adapter is not None
+    assert changed.adapter.rank == 32
+    assert "LLaMA 7B" in messages(changed)
+    assert plan("python lit-llama/pretrain/redpajama.py --devices 8").parallel.world == 8
+    shakespeare = plan(
+        "python lit-llama/pretrain/shakespeare.py", {"lit-llama/pretrain/shakespeare.py": {"batch_size": 3}}
+    )
+    assert (shakespeare.micro_batch, shakespeare.weights, shakespeare.accumulation) == (3, Precision.FP32, 1)
+    with pytest.raises(PlanError, match=r"lit-llama/evaluate/lora\.py does not train; give finetune/lora\.py"):
+        plan("python lit-llama/evaluate/lora.py")
+
+
+def test_a_script_that_imports_its_package_is_lit_llama_s() -> None:
+    assert importing(read_script("from lit_llama.model import LLaMA\nimport torch").frameworks) == "lit-llama"
+    assert importing(read_script("import torch").frameworks) is None

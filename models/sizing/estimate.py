@@ -37,7 +37,6 @@ from kopt.formats.entrypoint import (
     Entrypoint,
     EntrypointError,
     Kind,
-    ScriptFacts,
     notebook_source,
     pod_entrypoint,
     read_script,
@@ -152,6 +151,7 @@ def estimate_and_code(
     folder = (options.folder or Path.cwd()).resolve()
     entrypoint = _entrypoint(command, folder)
     folder = _entered(folder, entrypoint, named_by(command), inside=isinstance(command, Mapping))
+    entrypoint = _by_imports(entrypoint, _reader(folder, inside=isinstance(command, Mapping)))
     processes = _processes(entrypoint, command, folder, options)
     with ThreadPoolExecutor(1) as beside:
         # The script runs in a process of its own: meanwhile the learned part is loaded here.
@@ -183,6 +183,7 @@ def read_code(
     folder = (options.folder or Path.cwd()).resolve()
     entrypoint = _entrypoint(command, folder)
     folder = _entered(folder, entrypoint, named_by(command), inside=isinstance(command, Mapping))
+    entrypoint = _by_imports(entrypoint, _reader(folder, inside=isinstance(command, Mapping)))
     processes = _processes(entrypoint, command, folder, options)
     gpu, named = find_gpu(options.gpu), named_by(command)
     result = _code(entrypoint, gpu, processes, folder, options, settings, progress, named)
@@ -251,6 +252,16 @@ def _entered(folder: Path, entrypoint: Entrypoint, named: frozenset[str], *, ins
     return folder
 
 
+def _by_imports(entrypoint: Entrypoint, read: Callable[[str], str | None]) -> Entrypoint:
+    """With the trainer whose package the script imports, where its command says none."""
+    text = read(entrypoint.script) if entrypoint.kind is Kind.SCRIPT and entrypoint.trainer is None else None
+    if text is None:
+        return entrypoint
+    with contextlib.suppress(EntrypointError):
+        return replace(entrypoint, trainer=importing(read_script(text).frameworks))
+    return entrypoint
+
+
 def _reader(folder: Path, *, inside: bool = False) -> Callable[[str], str | None]:
     """Texts of files by the paths a command gives; what is absent, too large or no text is None.
 
@@ -313,9 +324,8 @@ def _formulas(
     trainer = None if options.trainer in (AUTO, "python") else options.trainer
     text = _reader(folder, inside=inside)(entrypoint.script) if entrypoint.kind is Kind.SCRIPT else None
     try:
-        script = ScriptFacts() if text is None else read_script(text)
-        settings_by_name = settings_in(script, entrypoint.arguments)
-        trainer = trainer or entrypoint.trainer or importing(script.frameworks) or (HF if settings_by_name else None)
+        settings_by_name = settings_in(read_script(text), entrypoint.arguments) if text is not None else {}
+        trainer = trainer or entrypoint.trainer or (HF if settings_by_name else None)
         plan = read_plan(
             entrypoint,
             _loader(folder, inside=inside),

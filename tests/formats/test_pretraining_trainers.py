@@ -1,16 +1,17 @@
 """Repositories that pre-train models of their own: nanochat, Meta Lingua and lit-llama."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from formats.trainers_files import FILES
 
 from kopt.core.workload.training_plan import PlanError, Precision, Sharding, TrainingPlan
-from kopt.formats.entrypoint import read_script, what_runs
+from kopt.formats.entrypoint import what_runs
 from kopt.formats.trainers import processes_of, read_plan
-from kopt.formats.trainers.trainers import importing
 from kopt.models.sizing.analytic import estimate_plan
+from kopt.models.sizing.estimate import EstimateOptions, read_code
 
 BASE = "torchrun --standalone --nproc_per_node=8 -m scripts.base_train --"
 LINGUA = "torchrun --nproc-per-node 8 -m apps.main.train config=lingua.yaml"
@@ -154,6 +155,13 @@ def test_lit_llama_s_constants_are_read() -> None:
         plan("python lit-llama/evaluate/lora.py")
 
 
-def test_a_script_that_imports_its_package_is_lit_llama_s() -> None:
-    assert importing(read_script("from lit_llama.model import LLaMA\nimport torch").frameworks) == "lit-llama"
-    assert importing(read_script("import torch").frameworks) is None
+def test_a_script_that_imports_its_package_is_lit_llama_s(tmp_path: Path) -> None:
+    (tmp_path / "full.py").write_text("from lit_llama.model import LLaMA\ndevices = 3\n", encoding="utf-8")
+    (tmp_path / "own.py").write_text("import torch\n", encoding="utf-8")
+
+    def processes(command: str) -> int:
+        # Read and not run, as if its packages were not installed.
+        options = EstimateOptions(folder=tmp_path, trainer="lit-llama")
+        return read_code(command, settings=None, options=options).world_size
+
+    assert (processes("python full.py"), processes("python own.py")) == (3, 1)

@@ -196,7 +196,7 @@ def _record_call(
     if called == "add_argument" and node.args:
         option = option_of(node, constants)
         if option and len(tables["defaults"]) < _MAX_LITERALS:
-            default = keywords.get("default", _SWITCHES.get(keywords.get("action")))
+            default = keywords.get("default", _SWITCHES.get(str(keywords.get("action"))))
             tables["defaults"][option] = default
     elif _SETTINGS.fullmatch(called):
         tables["settings"].update(keywords)

@@ -51,7 +51,8 @@ def test_nanochat_s_published_memory() -> None:
 def test_nanochat_holds_embeddings_in_the_precision_of_activations() -> None:
     half, whole = plan(f"{BASE} --depth=12"), plan(f"NANOCHAT_DTYPE=float32 {BASE} --depth=12")
     assert (half.weights, half.ends, half.parallel.sharding) == (Precision.FP32, Precision.BF16, Sharding.OPTIMIZER)
-    assert (whole.compute, whole.ends, whole.gradient_bytes) == (Precision.FP32, Precision.FP32, pytest.approx(4, 0.01))
+    assert (whole.compute, whole.ends) == (Precision.FP32, Precision.FP32)
+    assert whole.gradient_bytes == pytest.approx(4, rel=0.01)
     assert half.gradient_bytes == pytest.approx((4 * 110 + 2 * 176) / 286, rel=0.01)
     assert half.state_bytes_each == pytest.approx((4 * 85 + 8 * 25 + 4 * 176) / 286, rel=0.01)
     assert plan("python -m scripts.base_train --depth=12").parallel.sharding is Sharding.NONE

@@ -178,7 +178,7 @@ def _accumulation(fields: Fields, model: ModelShape, at_once: int) -> int:
             )
         return max(1, total // max(1, at_once))
     grown = (_scaling(model) / _scaling(_of_depth(12, 64, 128))) ** _GROWTH
-    return max(1, 2 ** round(math.log2(_TOKENS_OF_DEPTH_12 * grown)) // max(1, at_once))
+    return max(1, (1 << max(0, round(math.log2(_TOKENS_OF_DEPTH_12 * grown)))) // max(1, at_once))
 
 
 def _scaling(model: ModelShape) -> float:

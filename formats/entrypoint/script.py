@@ -7,7 +7,7 @@ sources of others in a confined process all the same (``tracing.confined_reading
 import ast
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from kopt.formats.entrypoint.script_options import (
     Options,
     assignments,
     called_name,
+    imported,
     literal_of,
     option_of,
 )
@@ -145,7 +146,7 @@ def _literals(tree: ast.Module) -> ScriptFacts:
     tables["aliases"].update(itertools.islice(options.aliases.items(), _MAX_LITERALS))
     tables["stored"].update(itertools.islice(options.stored.items(), _MAX_LITERALS))
     for node in ast.walk(tree):
-        for name in _imported(node):
+        for name in imported(node):
             if name in _FRAMEWORKS:
                 frameworks[name] = None
         if isinstance(node, ast.Call):
@@ -241,10 +242,3 @@ def _record_options(
             bind(tables["bound"], name, option)
         elif name in _DECIDES:
             computed[name] = None
-
-
-def _imported(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        yield from (alias.name.partition(".")[0] for alias in node.names)
-    elif isinstance(node, ast.ImportFrom) and node.module:
-        yield node.module.partition(".")[0]

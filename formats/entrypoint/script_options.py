@@ -14,6 +14,8 @@ _PARSERS = re.compile(r"\w*(HfArgumentParser|H4ArgumentParser|TrlParser)")
 _PARSES = re.compile(r"parse_(known_)?args(_into_dataclasses|_and_config)?")
 _OTHER_USE = re.compile(r"Generat|Eval|Infer", re.I)
 """In names of classes of options that do not train."""
+_CLICK = {"click", "rich_click", "asyncclick", "cloup"}
+_CLICK_S_OWN = {"command", "option", "argument", "pass_context", "version_option", "help_option"}
 _SHORT = re.compile(r"-[A-Za-z].")
 _LENGTHS = {"max_seq_length", "model_max_length", "max_length", "block_size", "cutoff_len", "max_source_length"}
 
@@ -30,6 +32,7 @@ class Options:
         self.aliases: dict[str, str] = {}
         self.stored: dict[str, Literal] = {}
         self._parameters: set[str] = set()
+        self._lines: dict[str, list[range]] = {}
         self._copies: dict[str, str] = {}
         self._given: set[str] = set()
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -45,16 +48,18 @@ class Options:
             for each in _entries(node.args[0])
             if isinstance(each, ast.Name) and not _OTHER_USE.search(each.id)
         }
+        with_click = any(not _CLICK.isdisjoint(imported(node)) for node in ast.walk(tree))
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and node.name in fired:
                 self._parameters_of(node, constants)
-            elif isinstance(node, ast.FunctionDef):
+            elif isinstance(node, ast.FunctionDef) and with_click:
                 self._decorators_of(node, constants)
             elif isinstance(node, ast.ClassDef) and node.name in classes:
                 self._fields_of(node, constants)
             elif isinstance(node, ast.Call) and called_name(node.func) == "add_argument":
                 self._argument(node, constants)
-        self.complete = not fired and not classes and _parser_is_whole(calls, tree)
+        whole = _command_is_whole(tree) if with_click else _parser_is_whole(calls, tree)
+        self.complete = whole and not fired and not classes
         self._parsed = _parsed_names(tree)
         set_often = {name for name, count in Counter(stored_names(tree)).items() if count > 1}
         for statement in tree.body:
@@ -79,22 +84,25 @@ class Options:
         self.stored |= {**dict.fromkeys(on, True), **dict.fromkeys(off, False)}
 
     def _decorators_of(self, function: ast.FunctionDef, constants: Mapping[str, Any]) -> None:
-        """click's options: ``@click.option("--batch-size", "-b", default=8)``, ``"--half/--no-half"``."""
+        """click's options: ``@click.option("--batch-size", "-b", default=8)``, ``"--half/--no-half"``.
+
+        Other functions may call something else by their names.
+        """
         for node in function.decorator_list:
             if not isinstance(node, ast.Call) or called_name(node.func) != "option":
                 continue
-            words = [word for each in node.args if isinstance(word := literal_of(each, constants), str)]
-            names = sorted((word for word in words if word.startswith("-")), key=lambda word: not word.startswith("--"))
-            on = [_plain(word.partition("/")[0].strip()) for word in names]
-            off = [_plain(word.partition("/")[2].strip()) for word in names if "/" in word]
-            own = next((word for word in words if not word.startswith("-")), next(iter(on), ""))
+            words = [word.strip() for each in node.args if isinstance(word := literal_of(each, constants), str)]
+            names = sorted((word for word in words if word[:1] in ("-", "/")), key=lambda word: word[:2] != "--")
+            on = [_plain(part) for word in names if (part := word.partition("/")[0].strip())]
+            off = [_plain(part) for word in names if (part := word.partition("/")[2].strip())]
+            own = next((word for word in words if word[:1] not in ("-", "/", "")), next(iter(on), "").lower())
             if not own:
                 continue
-            keywords = {word.arg: word.value for word in node.keywords}
-            default = literal_of(keywords["default"], constants) if "default" in keywords else NOT_LITERAL
-            switch = bool(off) or ("is_flag" in keywords and literal_of(keywords["is_flag"], constants) is True)
+            keywords = {word.arg: literal_of(word.value, constants) for word in node.keywords}
+            default = keywords.get("default", NOT_LITERAL)
+            switch = bool(off) or any(keywords.get(word) is True for word in ("is_flag", "count"))
             self.defaults[own] = (False if switch else None) if default is NOT_LITERAL else default
-            self._parameters.add(own)
+            self._lines.setdefault(own, []).append(range(function.lineno, (function.end_lineno or 0) + 1))
             self.aliases |= dict.fromkeys(on, own)
             if switch:
                 self._switch(own, on, off)
@@ -130,7 +138,8 @@ class Options:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             return node.attr if node.value.id in self._parsed and node.attr in self._given else ""
         if isinstance(node, ast.Name):
-            return node.id if node.id in self._parameters else self._copies.get(node.id, "")
+            inside = any(node.lineno in lines for lines in self._lines.get(node.id, ()))
+            return node.id if inside or node.id in self._parameters else self._copies.get(node.id, "")
         return ""
 
 
@@ -145,8 +154,8 @@ def option_of(node: ast.Call, constants: Mapping[str, Any]) -> str:
 def bare_value(keywords: Mapping[str | None, ast.expr], constants: Mapping[str, Any]) -> Any:
     """What an option of ``add_argument`` stands for where no value follows it; NOT_LITERAL where one has to."""
     action = literal_of(keywords["action"], constants) if "action" in keywords else ""
-    if action in ("store_true", "store_false"):
-        return action == "store_true"
+    if action in ("store_true", "store_false", "count"):
+        return action != "store_false"
     optional = "nargs" in keywords and literal_of(keywords["nargs"], constants) == "?"
     if action in ("store_const", "append_const") or optional:
         return literal_of(keywords["const"], constants) if "const" in keywords else None
@@ -171,6 +180,24 @@ def _parser_is_whole(calls: list[ast.Call], tree: ast.Module) -> bool:
     return bool(names) and not any(isinstance(each, ast.Name) and each.id in names for each in given)
 
 
+def _command_is_whole(tree: ast.Module) -> bool:
+    """Whether click takes no other options: one command, whose own decorators say them all, and refuses others."""
+    decorated = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.decorator_list]
+    commands = [node for node in decorated if any(_ending(each) == "option" for each in node.decorator_list)]
+    words = [each for node in commands for each in node.decorator_list]
+    return (
+        len(commands) == 1
+        and not any(called_name(node.func) == "ArgumentParser" for node in ast.walk(tree) if isinstance(node, ast.Call))
+        and all(_ending(each) in _CLICK_S_OWN for each in words)
+        and not any(word.arg in ("context_settings", "cls", None) for each in words for word in _keywords(each))
+        and all(isinstance(word, ast.Constant) for each in words if isinstance(each, ast.Call) for word in each.args)
+    )
+
+
+def _keywords(node: ast.expr) -> list[ast.keyword]:
+    return node.keywords if isinstance(node, ast.Call) else []
+
+
 def _other_parse(node: ast.Call) -> bool:
     """Options that are passed on, and those whose names are put together as the program runs."""
     if called_name(node.func) == "parse_known_args":
@@ -179,7 +206,7 @@ def _other_parse(node: ast.Call) -> bool:
 
 
 def _ending(node: ast.expr) -> str:
-    return called_name(node) if isinstance(node, ast.Attribute | ast.Name) else ""
+    return called_name(node.func if isinstance(node, ast.Call) else node)
 
 
 def _plain(word: str) -> str:
@@ -252,6 +279,14 @@ def assignments(tree: ast.Module) -> Iterator[tuple[str, Any]]:
             value = literal_of(node.value, {})
             if value is not NOT_LITERAL:
                 yield target.id, value
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    """Packages of an import, without what is inside them."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name.partition(".")[0] for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield node.module.partition(".")[0]
 
 
 def called_name(function: ast.expr) -> str:

@@ -1,5 +1,6 @@
 """What a script of transformers says in its own words: options behind settings, how weights and texts are loaded."""
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -288,6 +289,7 @@ WHOLE = """
 parser = argparse.ArgumentParser()
 parser.add_argument("-b", "--batch-size", type=int, default=4)
 parser.add_argument("-v", "--verbose", action="store_true")
+parser.add_argument("-n", action="count")
 parser.add_argument("-r", "--rank", type=int, nargs="?", const=64, default=8)
 parser.add_argument("--no-ckpt", dest="ckpt", action="store_false")
 parser.add_argument("--four", action=argparse.BooleanOptionalAction, default=True)
@@ -297,19 +299,26 @@ model = get_peft_model(model, LoraConfig(r=args.rank))
 TrainingArguments(per_device_train_batch_size=args.batch_size, gradient_checkpointing=args.ckpt, max_length=64)
 """
 CLICK = """
+import click
 @click.command()
 @click.option("-b", "--batch-size", default=4)
 @click.option("--length", "cutoff", default=128)
-@click.option("--ckpt/--no-ckpt", default=True)
-def main(batch_size, cutoff, ckpt):
+@click.option("--ckpt/--no-ckpt", " /-C", default=True)
+@click.option("-v", "--verbose", count=True)
+def main(batch_size, cutoff, ckpt, verbose):
     model = LlamaForCausalLM.from_pretrained("gpt2")
     TrainingArguments(per_device_train_batch_size=batch_size, gradient_checkpointing=ckpt, max_length=cutoff)
 main()
 """
 
 
-@pytest.mark.parametrize("source", [WHOLE, CLICK])
-@pytest.mark.parametrize("words", ["-b8", "-b 8", "--batch-size=8", "--batch_size 8", "--batch 8", "-b4 -b8"])
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        *itertools.product([WHOLE, CLICK], ["-b8", "-b 8", "--batch-size=8", "-b4 -b8", "-vb8", "-vvb8", "-v -b8"]),
+        *((WHOLE, words) for words in ("-nb8", "-nnvb8", "-b=8", "-vb=8", "--batch_size 8", "--batch 8")),
+    ],
+)
 def test_a_short_option_and_its_value_may_be_one_word(source: str, words: str) -> None:
     assert plan_of(source).micro_batch == 4
     assert plan_of(source, ["python", "own.py", *words.split()]).micro_batch == 8
@@ -319,7 +328,6 @@ def test_words_of_switches_and_optional_values_stand_for_what_the_parser_stores(
     def plan(words: str, source: str = WHOLE) -> TrainingPlan:
         return plan_of(source, ["python", "own.py", *words.split()])
 
-    assert plan("-vb=8").micro_batch == plan("-vb8").micro_batch == plan("-b=8").micro_batch == 8
     ranks = [result.adapter.rank for words in ("-v", "-r", "-r16") if (result := plan(words)).adapter]
     assert ranks == [8, 64, 16]
     assert (plan("-v").recompute, plan("--no-ckpt").recompute) == (Recompute.FULL, Recompute.NONE)
@@ -328,6 +336,15 @@ def test_words_of_switches_and_optional_values_stand_for_what_the_parser_stores(
     assert plan("--no-four").weights is not Precision.NF4
     assert (plan("", CLICK).sequence, plan("--length 64", CLICK).sequence) == (128, 64)
     assert (plan("", CLICK).recompute, plan("--no-ckpt", CLICK).recompute) == (Recompute.FULL, Recompute.NONE)
+    assert (plan("-C", CLICK).recompute, plan("-vC", CLICK).recompute) == (Recompute.NONE, Recompute.NONE)
+
+
+def test_options_are_click_s_where_it_is_imported_and_inside_their_function_alone() -> None:
+    assert read_script(CLICK.replace("import click", "import other as click")).bound == {}
+    elsewhere = CLICK + "def other(batch_size):\n    TrainingArguments(gradient_accumulation_steps=batch_size)\n"
+    bound = read_script(elsewhere).bound
+    assert bound["per_device_train_batch_size"] == "batch_size"
+    assert "gradient_accumulation_steps" not in bound
 
 
 @pytest.mark.parametrize(
@@ -346,6 +363,11 @@ def test_words_that_are_no_option_are_named_with_the_nearest(words: str, said: s
 
     assert said in notes(WHOLE, words)
     assert notes(WHOLE, "-b8 --verb --no-ckpt") == ""
+    assert "no option --bach_size: is --batch_size meant?" in notes(CLICK, "--bach-size 8")
+    assert notes(CLICK, "-b8 --verbose --no-ckpt -C --length 64") == ""
+    for shared in ("@common_options\n@click.option", "@click.option(*SHARED)\n@click.option"):
+        assert notes(CLICK.replace("@click.option", shared, 1), "--bach-size 8") == ""
+    assert notes(CLICK.replace(".command()", ".command(context_settings=OPEN)"), "--bach-size 8") == ""
     # Where others may add options, or they are passed on, a word of letters alone may be one of these.
     for open_parser in (
         WHOLE.replace("args = ", "parser = add_more(parser)\nargs = "),

@@ -117,6 +117,7 @@ def _inputs(
         entrypoint.launcher_config,
         entrypoint.env,
         entrypoint.nodes if world_size in (None, entrypoint.world_size) else None,
+        tuple(entrypoint.arguments),
     )
 
 

@@ -86,6 +86,8 @@ def test_lingua_s_model_and_mesh() -> None:
     groups = plan(f"{LINGUA} distributed.dp_shard=4 model.n_layers=4")
     assert (groups.parallel.shard_ranks, groups.parallel.data, groups.model.layers) == (4, 8, 4)
     assert plan(f"{LINGUA} distributed.fsdp_type=no_shard").parallel.shard_ranks == 1
+    assert plan(f"{LINGUA} distributed.tp_size=0").parallel.tensor == 1
+    assert plan(f"{LINGUA} model.head_dim=64 model.n_heads=null").model.heads == 32
     with pytest.raises(PlanError, match=r"dp_shard 3 x tp_size 1; give --world-size"):
         plan(f"{LINGUA} distributed.dp_shard=3")
 
@@ -95,6 +97,8 @@ def test_lingua_keeps_gathered_weights_and_whole_gradients_of_several_passes() -
     whole = plan(LINGUA).model.parameters()
     assert plan(LINGUA).gather_numbers == whole
     assert (passes.buffer_bytes, alone.buffer_bytes) == (4 * whole, 2 * whole)
+    one = plan(f"{LINGUA} distributed.fsdp_type=no_shard".replace("node 8", "node 1"))
+    assert tensors_gib(alone) == tensors_gib(one), "no buckets of DistributedDataParallel"
 
 
 def test_lingua_s_own_launcher_counts_its_nodes() -> None:
@@ -112,6 +116,11 @@ def test_lingua_s_own_launcher_counts_its_nodes() -> None:
         ({}, f"{LINGUA} data.tokenizer.path=mine.model", "give model.vocab_size"),
         ({}, "python -m lingua.stool script=apps.main.eval config=lingua.yaml", "apps.main.eval does not train"),
         ({}, f"{LINGUA} distributed.fsdp_type=some", "neither full_shard nor no_shard"),
+        ({}, f"{LINGUA} distributed.dp_shard=16", "give --world-size, a multiple of 16"),
+        ({}, f"{LINGUA} model.n_heads=null", r"give it or model\.head_dim"),
+        ({}, "torchrun --nproc-per-node 8 apps/main/eval.py config=lingua.yaml", r"apps/main/eval\.py does not train"),
+        ({}, "torchrun lingua/apps/main/generate.py config=lingua.yaml", r"generate\.py does not train"),
+        ({}, "python -m lingua.stool config=lingua.yaml nodes=2 model.dim=4096", "stool has no setting model.dim"),
     ],
 )
 def test_what_lingua_s_formulas_do_not_know_is_refused(model: Mapping[str, Any], command: str, problem: str) -> None:

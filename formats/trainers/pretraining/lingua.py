@@ -6,12 +6,12 @@ Defaults, dimensions and what stays gathered are those of ``apps/main/train.py``
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from kopt.core.workload.training_plan import ModelShape, PlanError, Precision, Sharding, Style, TrainingPlan
-from kopt.formats.trainers.fields import Fields
+from kopt.formats.trainers.fields import Fields, settings_of_arguments
 from kopt.formats.trainers.names import precision
 from kopt.formats.trainers.recipe import Recipe
 from kopt.formats.trainers.trainer import PlanInputs, Trainer
@@ -24,6 +24,17 @@ _THOUSANDS = re.compile(r"(?<![0-9.])(\d{1,4})k(?![a-z])", re.I)
 _OTHERS = frozenset({"dimensions", "state_dim", "conv_size", "n_groups"})
 """Dimensions of Mamba, recurrent networks and AU-Net."""
 _GPUS_OF_A_NODE = 8
+_STOOL = "lingua.stool"
+_STOOL_S_OWN = frozenset(
+    re.findall(
+        r"\w+",
+        """config launcher script copy_code dirs_exists_ok override nodes ngpu ncpu mem anaconda constraint exclude
+        time account qos partition stdout""",
+    )
+)
+_NULL = frozenset({"null", "Null", "NULL", "~"})
+"""Words of the command that OmegaConf reads as None."""
+_OTHER_PROGRAM = re.compile(r"(^|[./])(eval|generate)(\.py)?$")
 
 
 def lingua_plan(settings: Mapping[str, Any], *, world_size: int | None = None) -> TrainingPlan:
@@ -32,15 +43,15 @@ def lingua_plan(settings: Mapping[str, Any], *, world_size: int | None = None) -
     Raises:
         PlanError: a model of another kind, a vocabulary that nothing says, or GPUs that the mesh does not divide.
     """
-    fields = Fields(settings)
+    fields = Fields(_without_nulls(settings))
     _must_be_a_transformer(fields)
     model = _model(fields)
-    gpus, tensor = world_size or 1, fields.whole("distributed.tp_size", default=1)
+    gpus, tensor = world_size or 1, max(1, fields.whole("distributed.tp_size", default=1))
     compiled = fields.flag("distributed.compile")
     steps = max(1, fields.whole("grad_acc_steps", default=1))
     compute = precision(fields.text("distributed.model_dtype"), Precision.BF16)
     shards = _shards(fields, gpus, tensor)
-    own = model.parameters() / max(1, tensor)
+    own = model.parameters() / tensor
     # Without a step's reduction FSDP2 adds each pass's gradients up where they are, whole and in 32 bits.
     buffers = 4.0 * own if steps > 1 else 0.0
     if shards == 1 and compute is not Precision.FP32:
@@ -141,24 +152,52 @@ def _shards(fields: Fields, gpus: int, tensor: int) -> int:
     shards = max(1, fields.whole("distributed.dp_shard", default=1))
     if kind == "no_shard" and shards > 1:
         raise PlanError("distributed.dp_shard must be 1 with no_shard; give fsdp_type full_shard")
-    if gpus % (shards * max(1, tensor)):
+    if gpus % (shards * tensor):
         raise PlanError(
             f"{gpus} GPUs do not divide into dp_shard {shards} x tp_size {tensor}; "
-            f"give --world-size, a multiple of {shards * max(1, tensor)}"
+            f"give --world-size, a multiple of {shards * tensor}"
         )
-    return shards if shards > 1 or kind == "no_shard" else gpus // max(1, tensor)
+    return shards if shards > 1 or kind == "no_shard" else gpus // tensor
 
 
 def _plan(inputs: PlanInputs) -> TrainingPlan:
-    program = Fields(inputs.settings).text("script", default=inputs.script)
-    if program.endswith((".eval", ".generate")):
+    program = Fields(inputs.settings).text("script") if inputs.script == _STOOL else ""
+    program = program or inputs.script
+    if inputs.script == _STOOL:
+        _must_be_stool_s(inputs.arguments)
+    if _OTHER_PROGRAM.search(program):
         raise PlanError(f"{program[:60]} does not train, and has no formulas; give apps.main.train")
     return lingua_plan(inputs.settings, world_size=inputs.world_size)
 
 
+def _must_be_stool_s(arguments: Sequence[str]) -> None:
+    """stool hands its file on as it is, and takes nothing for it. Raises PlanError for what it would refuse."""
+    others = [name for name in settings_of_arguments(arguments) if name and name not in _STOOL_S_OWN]
+    if others:
+        raise PlanError(f"lingua.stool has no setting {others[0][:60]}; give it in the configuration's file")
+
+
+def _without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the command sets to null is not given, whatever the file says."""
+    result = dict(settings)
+    for name, value in settings.items():
+        if isinstance(value, str) and value in _NULL:
+            del result[name]
+            result = _without(result, name.split("."))
+    return result
+
+
+def _without(settings: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    first, *rest = path
+    below = settings.get(first)
+    if rest and isinstance(below, Mapping):
+        return {**settings, first: _without(below, rest)}
+    return {name: value for name, value in settings.items() if name != first} if not rest else dict(settings)
+
+
 def _processes(inputs: PlanInputs) -> int | None:
     """stool starts a process for each GPU of its nodes; the others are started by a launcher."""
-    if inputs.script != "lingua.stool":
+    if inputs.script != _STOOL:
         return None
     fields = Fields(inputs.settings)
     return max(1, fields.whole("nodes", default=1)) * max(1, fields.whole("ngpu", default=_GPUS_OF_A_NODE))

@@ -30,7 +30,8 @@ _SEQUENCE_NAMES = (
     "data_max_length",
 )
 _LOMO = "train_lomo.py"
-"""LOMO's own trainer (OpenLMLab/LOMO 45d4bac), which has its optimizer without being told to."""
+"""LOMO's own trainer (OpenLMLab/LOMO 45d4bac), which has its optimizer without being told to. Another's
+script of the name may have what its command says."""
 COMPUTED = "kopt_computed"
 """Settings that only running the script would tell, as ``models.sizing`` gives them."""
 STRANGE = "kopt_strange"
@@ -256,7 +257,7 @@ def surroundings(inputs: PlanInputs) -> Surroundings:
 
 def _plan(inputs: PlanInputs) -> TrainingPlan:
     settings = {"trl_method": _method_of(inputs.script), **inputs.settings}
-    if PurePosixPath(inputs.script).name == _LOMO:
+    if PurePosixPath(inputs.script).name == _LOMO and not Fields(settings).has("optim", "optimizer"):
         settings["optim"] = "lomo"
     return hf_plan(settings, around=surroundings(inputs), world_size=inputs.world_size)
 

@@ -59,7 +59,7 @@ def test_nanochat_holds_embeddings_in_the_precision_of_activations() -> None:
 
 
 def test_nanochat_s_options_are_taken_as_argparse_does_and_never_lost() -> None:
-    short = plan(f"{BASE} --depth 24 --device-batch 16 --max_seq_len=1024")
+    short = plan(f"{BASE} --depth 24 --device-batch 16 --max-seq-len=1024")
     assert (short.micro_batch, short.sequence, short.accumulation) == (16, 1024, 8)
     wrong = plan(f"{BASE} --depth 24 --device-batch-sise=16")
     assert wrong.micro_batch == 32
@@ -71,12 +71,34 @@ def test_nanochat_s_options_are_taken_as_argparse_does_and_never_lost() -> None:
 def test_nanochat_s_fine_tuning_needs_its_checkpoint_s_depth() -> None:
     command = "torchrun --nproc_per_node=8 -m scripts.chat_sft -- --run=dummy"
     assert plan(f"{command} --model-tag=d24").model.layers == 24
-    assert "taken as its defaults" in messages(plan(f"{command} --model-tag=d24"))
+    for words in ("", " --max-seq-len=1024", " --device-batch-size=2"):
+        noted = {reason.numbers["setting"] for reason in plan(f"{command} --model-tag=d24{words}").unknown}
+        given = words.partition("=")[0].strip(" -").replace("-", "_")
+        assert noted >= {"model_tag", "device_batch_size", "max_seq_len"} - {given}
+        assert given not in noted
     for refused in (command, f"{command} --model-tag=mine"):
         with pytest.raises(PlanError, match="--model-tag d24"):
             plan(refused)
     with pytest.raises(PlanError, match=r"chat_rl has no formulas; give scripts\.base_train"):
         plan("python -m scripts.chat_rl")
+
+
+def test_nanochat_s_options_with_underscores_are_of_a_version_with_more_tokens() -> None:
+    older, newer = plan(f"{BASE} --depth=20 --device_batch_size=32"), plan(f"{BASE} --depth=20 --run=my_run")
+    assert (older.model.vocab, newer.model.vocab) == (65_536, 32_768)
+    assert tensors_gib(older) > tensors_gib(newer) + 5
+    assert "65,536 tokens" in messages(older)
+    assert plan("python -m scripts.chat_sft --model_tag=d20").micro_batch == 4
+    with pytest.raises(PlanError, match=r"no formulas"):
+        plan("python -m scripts.mid_train --device_batch_size=8 --model_tag=d20")
+
+
+def test_nanochat_s_precision_is_noted_where_it_is_detected() -> None:
+    assert "NANOCHAT_DTYPE is not set" in messages(plan(BASE))
+    assert "NANOCHAT_DTYPE" not in messages(plan(f"NANOCHAT_DTYPE=float16 {BASE}"))
+    for word in ("int4", "bf16", "''"):
+        with pytest.raises(PlanError, match=r"NANOCHAT_DTYPE .* is none of bfloat16, float16, float32"):
+            plan(f"NANOCHAT_DTYPE={word} {BASE}")
 
 
 def test_lingua_s_model_and_mesh() -> None:

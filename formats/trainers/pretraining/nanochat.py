@@ -22,7 +22,6 @@ from kopt.core.workload.training_plan import (
     TrainingPlan,
 )
 from kopt.formats.trainers.fields import Fields, key
-from kopt.formats.trainers.names import precision
 from kopt.formats.trainers.trainer import PlanInputs, Trainer
 
 _PRETRAINS, _TUNES = "base_train", "chat_sft"
@@ -45,8 +44,12 @@ _OPTIONS: Mapping[str, frozenset[str]] = {
         ),
     )
 }
-_VOCABULARY = 32768
-"""What ``scripts/tok_train.py`` trains by default."""
+_VOCABULARY, _OLDER_VOCABULARY = 32768, 65536
+"""What ``scripts/tok_train.py`` trains by default, and until 7 January 2026 (ccf4b7f)."""
+_OLDER_OPTION = re.compile(r"--[a-z]+_\w+(=.*)?", re.S)
+"""Until 13 January 2026 (7312ec9) options had underscores; argparse refuses these today."""
+_OLDER_TUNING_BATCH = 4
+_PRECISIONS = {"bfloat16": Precision.BF16, "float16": Precision.FP16, "float32": Precision.FP32}
 _TAG = re.compile(r"d(\d{1,3})")
 _LOSS = 4.0
 """Bytes per logit of the compiled loss: logits and their gradient, in 16 bits."""
@@ -60,8 +63,11 @@ def nanochat_plan(
     script: str = _PRETRAINS,
     world_size: int | None = None,
     env: Mapping[str, str] | None = None,
+    older: bool = False,
 ) -> TrainingPlan:
     """A command of nanochat's: ``torchrun -m scripts.base_train -- --depth=24 --device-batch-size=16 --fp8``.
+
+    ``older``: of a version before the dashes in options, whose vocabulary may be twice as large.
 
     Raises:
         PlanError: a script that does not train, a depth that the command does not say, or sizes that do not divide.
@@ -73,14 +79,12 @@ def nanochat_plan(
     fields = _known(settings, script)
     if fields.text("device_type") not in ("", "cuda"):
         raise PlanError(f"--device-type {fields.text('device_type')[:20]} uses no GPU of a cluster; give cuda")
-    compute = precision((env or {}).get("NANOCHAT_DTYPE", ""), Precision.BF16)
-    model = _model(fields, script)
-    fields.assume("vocab_size", f"the tokenizer is not at hand: {_VOCABULARY:,} tokens, as scripts.tok_train makes it")
-    if script == _TUNES and not fields.has("device_batch_size", "max_seq_len"):
-        fields.assume("device_batch_size", "batch and length are those of pre-training: taken as its defaults")
+    compute = _compute(fields, env or {})
+    model = _model(fields, script, _OLDER_VOCABULARY if older else _VOCABULARY)
+    since = ", as options with underscores are of a version that may have made as many" if older else ""
+    fields.assume("vocab_size", f"the tokenizer is not at hand: {model.vocab:,} tokens by default{since}")
     gpus = world_size or 1
-    batch = fields.whole("device_batch_size", default=32)
-    length = fields.whole("max_seq_len", default=2048)
+    batch, length = _batch(fields, script, older=older)
     ends = Precision.FP32 if compute is Precision.FP16 else compute  # a GradScaler cannot unscale 16-bit gradients
     matrices = sum(sum(model.layer_parameters(layer)) for layer in range(model.layers))
     looked_up, numbers = model.embedding + model.positions * model.hidden, model.parameters()
@@ -133,7 +137,30 @@ def _known(settings: Mapping[str, Any], script: str) -> Fields:
     return fields
 
 
-def _model(fields: Fields, script: str) -> ModelShape:
+def _compute(fields: Fields, env: Mapping[str, str]) -> Precision:
+    """Raises PlanError for a word that the script does not know."""
+    named = env.get("NANOCHAT_DTYPE")
+    if named is None:
+        fields.assume(
+            "NANOCHAT_DTYPE", "NANOCHAT_DTYPE is not set: bfloat16, as is found from A100 on; older GPUs take float32"
+        )
+        return Precision.BF16
+    if named not in _PRECISIONS:
+        raise PlanError(f"NANOCHAT_DTYPE {named[:40]!r} is none of {', '.join(_PRECISIONS)}; give one of them")
+    return _PRECISIONS[named]
+
+
+def _batch(fields: Fields, script: str, *, older: bool) -> tuple[int, int]:
+    """Sequences and their length; fine-tuning has those of its checkpoint, which the command does not say."""
+    batch = _OLDER_TUNING_BATCH if older and script == _TUNES else 32
+    if script == _TUNES:
+        for name, default in (("device_batch_size", batch), ("max_seq_len", 2048)):
+            if not fields.has(name):
+                fields.assume(name, f"{name} is that of the checkpoint: taken as the default, {default:,}")
+    return fields.whole("device_batch_size", default=batch), fields.whole("max_seq_len", default=2048)
+
+
+def _model(fields: Fields, script: str, vocabulary: int) -> ModelShape:
     """As wide as its depth says, with a further table of embeddings in every second layer, the last among them.
 
     Raises:
@@ -144,13 +171,16 @@ def _model(fields: Fields, script: str) -> ModelShape:
         if named is None:
             raise PlanError("the depth is that of a checkpoint; give its default name (--model-tag d24), which says it")
         depth, head, wide = int(named[1]), 128, 64
+        fields.assume(
+            "model_tag", f"depth {depth} by the checkpoint's name, width {wide} a layer and heads of {head} by default"
+        )
     else:
         depth, head = fields.whole("depth", default=20), fields.whole("head_dim", default=128)
         wide = fields.whole("aspect_ratio", default=64)
-    return _of_depth(depth, wide, head)
+    return _of_depth(depth, wide, head, vocabulary)
 
 
-def _of_depth(depth: int, wide: int, head: int) -> ModelShape:
+def _of_depth(depth: int, wide: int, head: int, vocabulary: int = _VOCABULARY) -> ModelShape:
     heads = -(-depth * wide // max(1, head))
     return ModelShape(
         name=f"nanochat d{depth}",
@@ -160,9 +190,9 @@ def _of_depth(depth: int, wide: int, head: int) -> ModelShape:
         kv_heads=heads,
         head_dim=head,
         ffn=4 * heads * head,
-        vocab=_VOCABULARY,
+        vocab=vocabulary,
         gated=False,
-        positions=-(-depth // 2) * _VOCABULARY,  # looked up beside the embedding and held as it is
+        positions=-(-depth // 2) * vocabulary,  # looked up beside the embedding and held as it is
     )
 
 
@@ -203,7 +233,8 @@ def _step_numbers(matrices: float, gpus: int) -> float:
 
 def _plan(inputs: PlanInputs) -> TrainingPlan:
     script = re.split(r"[./]", inputs.script.removesuffix(".py"))[-1]
-    return nanochat_plan(inputs.settings, script=script, world_size=inputs.world_size, env=inputs.env)
+    older = any(_OLDER_OPTION.fullmatch(word) for word in inputs.arguments)
+    return nanochat_plan(inputs.settings, script=script, world_size=inputs.world_size, env=inputs.env, older=older)
 
 
 TRAINER = Trainer(

@@ -24,7 +24,7 @@ _VARIANT = re.compile(
 _COPY = re.compile(r"^.+-(?=(llama-[23]|qwen[23]|mistral-|gemma-|phi-))")
 """What a fine-tuned copy has in front of its base model's whole name: ``hermes-3-llama-3.1-8b``."""
 
-
+_SIZE = re.compile(r"(?i)\d{1,4}(\.\d{1,3})?[bm]")
 _LONGEST_NAME = 1000
 _SHORTEST_RELATIVE, _RELATIVE_DOUBT = 8, 1.3
 """Characters of a name that is no other word's beginning, and the factor by which a later release may differ."""
@@ -86,8 +86,13 @@ def listed_language_model(name: str) -> ModelShape | None:
 
 
 def _names_in(name: str) -> list[str]:
-    """What may name the model in a path, the last first: ``output/Qwen3-8B/checkpoint-500``. An owner names none."""
+    """What may name the model in a path, the last first: ``output/Qwen3-8B/checkpoint-500``. An owner names none.
+
+    A folder that is called by a size alone is one of those above: ``llama_hf/7B``.
+    """
     parts = [part for part in name.strip().split("/") if part]
+    above = ["", *parts]
+    parts = [f"{above[at]}-{part}".lstrip("-") if _SIZE.fullmatch(part) else part for at, part in enumerate(parts)]
     return parts[:0:-1] + parts[:1] if len(parts) != 2 or name.startswith(("/", ".")) else parts[1:]
 
 

@@ -7,7 +7,7 @@ sources of others in a confined process all the same (``tracing.confined_reading
 import ast
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from kopt.formats.entrypoint.script_options import (
     Options,
     assignments,
     called_name,
+    imported,
     literal_of,
     option_of,
 )
@@ -37,7 +38,7 @@ _LORA, _QUANTISATION = {"LoraConfig", "LoHaConfig", "AdaLoraConfig"}, {"BitsAndB
 _MODEL_CALLS = {"from_pretrained", "from_config", "create_model", "get_peft_model", "LLM", "load_model"}
 _FRAMEWORKS = name_set(
     "torch transformers accelerate deepspeed peft trl lightning pytorch_lightning timm torchvision torchaudio "
-    "diffusers megatron torchtitan torchtune litgpt vllm sglang fairscale bitsandbytes unsloth datasets "
+    "diffusers megatron torchtitan torchtune litgpt lit_llama vllm sglang fairscale bitsandbytes unsloth datasets "
     "torch_geometric dgl torchrec ignite fastai mmengine mmcv detectron2 ultralytics composer colossalai ray "
     "hydra tensorflow keras jax flax"
 )
@@ -52,7 +53,8 @@ class ScriptFacts:
     ``models`` the names given to ``from_pretrained``, ``create_model`` and their like; ``optimizers`` the classes.
     ``loading`` is how the model that is trained and its texts are read; ``bound`` names the option that a setting takes
     its value from (``per_device_train_batch_size=args.batch``), or several joined by commas; ``aliases`` gives an
-    option by each name that a command may call it; ``computed`` are settings that only running the script would tell.
+    option by each name that a command may call it, ``stored`` what a name without a value stands for; ``complete``:
+    the script takes no other options. ``computed`` are settings that only running the script would tell.
     Parameters of a function that ``fire`` calls, and lengths in the fields of ``HfArgumentParser``'s classes, are
     options as well.
     """
@@ -67,6 +69,8 @@ class ScriptFacts:
     loading: Mapping[str, Literal] = field(default_factory=dict)
     bound: Mapping[str, Literal] = field(default_factory=dict)
     aliases: Mapping[str, Literal] = field(default_factory=dict)
+    stored: Mapping[str, Literal] = field(default_factory=dict)
+    complete: bool = False
     computed: tuple[str, ...] = ()
     wraps: tuple[str, ...] = ()
 
@@ -79,10 +83,10 @@ class ScriptFacts:
         names = ("frameworks", "models", "optimizers", "wraps", "computed")
         lists: dict[str, Any] = {name: tuple(map(str, document[name])) for name in names if name in document}
         tables = {name: dict(document[name]) for name in _TABLES if name in document}
-        return cls(**lists | tables)
+        return cls(complete=bool(document.get("complete")), **lists | tables)
 
 
-_TABLES = ("defaults", "settings", "lora", "quantisation", "loading", "bound", "aliases")
+_TABLES = ("defaults", "settings", "lora", "quantisation", "loading", "bound", "aliases", "stored")
 
 
 def read_script(source: str) -> ScriptFacts:
@@ -140,8 +144,9 @@ def _literals(tree: ast.Module) -> ScriptFacts:
     tables: dict[str, dict[str, Literal]] = {name: {} for name in _TABLES}
     tables["defaults"].update(options.defaults)
     tables["aliases"].update(itertools.islice(options.aliases.items(), _MAX_LITERALS))
+    tables["stored"].update(itertools.islice(options.stored.items(), _MAX_LITERALS))
     for node in ast.walk(tree):
-        for name in _imported(node):
+        for name in imported(node):
             if name in _FRAMEWORKS:
                 frameworks[name] = None
         if isinstance(node, ast.Call):
@@ -164,11 +169,13 @@ def _literals(tree: ast.Module) -> ScriptFacts:
         tuple(models)[:_MAX_LITERALS],
         tuple(optimizers),
         **tables,
+        complete=options.complete,
         computed=tuple(computed),
         wraps=tuple(wraps),
     )
 
 
+_SWITCHES = {"store_true": False, "store_false": True}
 _OPTIMIZERS = name_set(
     "Adam AdamW SGD Adafactor RMSprop Adagrad Adamax NAdam RAdam LBFGS Lion LAMB AdamW8bit Adam8bit "
     "PagedAdamW8bit FusedAdam DeepSpeedCPUAdam Muon Shampoo SOAP"
@@ -190,7 +197,7 @@ def _record_call(
     if called == "add_argument" and node.args:
         option = option_of(node, constants)
         if option and len(tables["defaults"]) < _MAX_LITERALS:
-            default = keywords.get("default", False if keywords.get("action") == "store_true" else None)
+            default = keywords.get("default", _SWITCHES.get(str(keywords.get("action"))))
             tables["defaults"][option] = default
     elif _SETTINGS.fullmatch(called):
         tables["settings"].update(keywords)
@@ -235,10 +242,3 @@ def _record_options(
             bind(tables["bound"], name, option)
         elif name in _DECIDES:
             computed[name] = None
-
-
-def _imported(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        yield from (alias.name.partition(".")[0] for alias in node.names)
-    elif isinstance(node, ast.ImportFrom) and node.module:
-        yield node.module.partition(".")[0]

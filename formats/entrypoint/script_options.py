@@ -14,19 +14,25 @@ _PARSERS = re.compile(r"\w*(HfArgumentParser|H4ArgumentParser|TrlParser)")
 _PARSES = re.compile(r"parse_(known_)?args(_into_dataclasses|_and_config)?")
 _OTHER_USE = re.compile(r"Generat|Eval|Infer", re.I)
 """In names of classes of options that do not train."""
+_CLICK = {"click", "rich_click", "asyncclick", "cloup"}
+_CLICK_S_OWN = {"command", "option", "argument", "pass_context", "version_option", "help_option"}
+_SHORT = re.compile(r"-[A-Za-z].")
 _LENGTHS = {"max_seq_length", "model_max_length", "max_length", "block_size", "cutoff_len", "max_source_length"}
 
 
 class Options:
     """Names that stand for options of the command: ``args.NAME``, parameters of what ``fire`` calls, and copies.
 
-    ``aliases`` gives the option by every name that a command may call it (``b`` and ``batch_size``).
+    ``aliases`` gives the option by every name that a command may call it (``b`` and ``batch_size``), ``stored`` what a
+    name without a value stands for (``store_false``, ``const``, ``--no-x``). ``complete``: no others can be given.
     """
 
     def __init__(self, tree: ast.Module, constants: Mapping[str, Any]) -> None:
         self.defaults: dict[str, Literal] = {}
         self.aliases: dict[str, str] = {}
+        self.stored: dict[str, Literal] = {}
         self._parameters: set[str] = set()
+        self._lines: dict[str, list[range]] = {}
         self._copies: dict[str, str] = {}
         self._given: set[str] = set()
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -42,13 +48,18 @@ class Options:
             for each in _entries(node.args[0])
             if isinstance(each, ast.Name) and not _OTHER_USE.search(each.id)
         }
+        with_click = any(not _CLICK.isdisjoint(imported(node)) for node in ast.walk(tree))
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and node.name in fired:
                 self._parameters_of(node, constants)
+            elif isinstance(node, ast.FunctionDef) and with_click:
+                self._decorators_of(node, constants)
             elif isinstance(node, ast.ClassDef) and node.name in classes:
                 self._fields_of(node, constants)
             elif isinstance(node, ast.Call) and called_name(node.func) == "add_argument":
                 self._argument(node, constants)
+        whole = _command_is_whole(tree) if with_click else _parser_is_whole(calls, tree)
+        self.complete = whole and not fired and not classes
         self._parsed = _parsed_names(tree)
         set_often = {name for name, count in Counter(stored_names(tree)).items() if count > 1}
         for statement in tree.body:
@@ -60,7 +71,41 @@ class Options:
         if option := option_of(node, constants):
             self._given.add(option)
             words = [literal_of(each, constants) for each in node.args]
-            self.aliases |= {_plain(word): option for word in words if isinstance(word, str) and word.startswith("-")}
+            names = [_plain(word) for word in words if isinstance(word, str) and word.startswith("-")]
+            self.aliases |= dict.fromkeys(names, option)
+            keywords = {word.arg: word.value for word in node.keywords}
+            if "action" in keywords and _ending(keywords["action"]) == "BooleanOptionalAction":
+                self._switch(option, names, [f"no_{name}" for name in names if len(name) > 1])
+            elif (value := bare_value(keywords, constants)) is not NOT_LITERAL:
+                self.stored |= dict.fromkeys(names, value)
+
+    def _switch(self, option: str, on: list[str], off: list[str]) -> None:
+        self.aliases |= dict.fromkeys((*on, *off), option)
+        self.stored |= {**dict.fromkeys(on, True), **dict.fromkeys(off, False)}
+
+    def _decorators_of(self, function: ast.FunctionDef, constants: Mapping[str, Any]) -> None:
+        """click's options: ``@click.option("--batch-size", "-b", default=8)``, ``"--half/--no-half"``.
+
+        Other functions may call something else by their names.
+        """
+        for node in function.decorator_list:
+            if not isinstance(node, ast.Call) or called_name(node.func) != "option":
+                continue
+            words = [word.strip() for each in node.args if isinstance(word := literal_of(each, constants), str)]
+            names = sorted((word for word in words if word[:1] in ("-", "/")), key=lambda word: word[:2] != "--")
+            on = [_plain(part) for word in names if (part := word.partition("/")[0].strip())]
+            off = [_plain(part) for word in names if (part := word.partition("/")[2].strip())]
+            own = next((word for word in words if word[:1] not in ("-", "/", "")), next(iter(on), "").lower())
+            if not own:
+                continue
+            keywords = {word.arg: literal_of(word.value, constants) for word in node.keywords}
+            default = keywords.get("default", NOT_LITERAL)
+            switch = bool(off) or any(keywords.get(word) is True for word in ("is_flag", "count"))
+            self.defaults[own] = (False if switch else None) if default is NOT_LITERAL else default
+            self._lines.setdefault(own, []).append(range(function.lineno, (function.end_lineno or 0) + 1))
+            self.aliases |= dict.fromkeys(on, own)
+            if switch:
+                self._switch(own, on, off)
 
     def _parameters_of(self, function: ast.FunctionDef, constants: Mapping[str, Any]) -> None:
         names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
@@ -93,7 +138,8 @@ class Options:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             return node.attr if node.value.id in self._parsed and node.attr in self._given else ""
         if isinstance(node, ast.Name):
-            return node.id if node.id in self._parameters else self._copies.get(node.id, "")
+            inside = any(node.lineno in lines for lines in self._lines.get(node.id, ()))
+            return node.id if inside or node.id in self._parameters else self._copies.get(node.id, "")
         return ""
 
 
@@ -103,6 +149,64 @@ def option_of(node: ast.Call, constants: Mapping[str, Any]) -> str:
     stated = next((literal_of(word.value, constants) for word in node.keywords if word.arg == "dest"), None)
     name = stated or next((word for word in words if word.startswith("--")), words[0] if words else "")
     return _plain(name) if isinstance(name, str) else ""
+
+
+def bare_value(keywords: Mapping[str | None, ast.expr], constants: Mapping[str, Any]) -> Any:
+    """What an option of ``add_argument`` stands for where no value follows it; NOT_LITERAL where one has to."""
+    action = literal_of(keywords["action"], constants) if "action" in keywords else ""
+    if action in ("store_true", "store_false", "count"):
+        return action != "store_false"
+    optional = "nargs" in keywords and literal_of(keywords["nargs"], constants) == "?"
+    if action in ("store_const", "append_const") or optional:
+        return literal_of(keywords["const"], constants) if "const" in keywords else None
+    return NOT_LITERAL
+
+
+def _parser_is_whole(calls: list[ast.Call], tree: ast.Module) -> bool:
+    """Whether all options stand in this source: its parser is made here, handed to nobody, and refuses others."""
+    made = [node for node in calls if called_name(node.func) == "ArgumentParser"]
+    if not made or any(word.arg in ("parents", None) for node in made for word in node.keywords):
+        return False
+    if any(_other_parse(node) for node in calls):
+        return False
+    names = {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and node.value in made
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    given = [each for node in calls for each in (*node.args, *(word.value for word in node.keywords))]
+    return bool(names) and not any(isinstance(each, ast.Name) and each.id in names for each in given)
+
+
+def _command_is_whole(tree: ast.Module) -> bool:
+    """Whether click takes no other options: one command, whose own decorators say them all, and refuses others."""
+    decorated = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.decorator_list]
+    commands = [node for node in decorated if any(_ending(each) == "option" for each in node.decorator_list)]
+    words = [each for node in commands for each in node.decorator_list]
+    return (
+        len(commands) == 1
+        and not any(called_name(node.func) == "ArgumentParser" for node in ast.walk(tree) if isinstance(node, ast.Call))
+        and all(_ending(each) in _CLICK_S_OWN for each in words)
+        and not any(word.arg in ("context_settings", "cls", None) for each in words for word in _keywords(each))
+        and all(isinstance(word, ast.Constant) for each in words if isinstance(each, ast.Call) for word in each.args)
+    )
+
+
+def _keywords(node: ast.expr) -> list[ast.keyword]:
+    return node.keywords if isinstance(node, ast.Call) else []
+
+
+def _other_parse(node: ast.Call) -> bool:
+    """Options that are passed on, and those whose names are put together as the program runs."""
+    if called_name(node.func) == "parse_known_args":
+        return True
+    return called_name(node.func) == "add_argument" and not all(isinstance(each, ast.Constant) for each in node.args)
+
+
+def _ending(node: ast.expr) -> str:
+    return called_name(node.func if isinstance(node, ast.Call) else node)
 
 
 def _plain(word: str) -> str:
@@ -155,6 +259,18 @@ def option_named(name: str, aliases: Mapping[str, Literal]) -> str:
     return meant.pop() if name and len(meant) == 1 else name
 
 
+def taken_apart(word: str, aliases: Mapping[str, Literal], stored: Mapping[str, Literal]) -> list[str]:
+    """``-b8`` as ``-b 8`` and ``-vb8`` as ``-v -b 8``, where these are options: as argparse and click read them."""
+    result: list[str] = []
+    rest = word[1:] if _SHORT.match(word) and _plain(word.partition("=")[0]) not in aliases else ""
+    while rest and rest[0] in aliases:
+        result.append(f"-{rest[0]}")
+        if rest[0] not in stored or not rest[1:2].isalpha():
+            return [*result, *filter(None, [rest[1:].removeprefix("=")])]
+        rest = rest[1:]
+    return [*result, f"-{rest}"] if result else [word]
+
+
 def assignments(tree: ast.Module) -> Iterator[tuple[str, Any]]:
     """Names that the module sets to a literal, once each."""
     for node in tree.body:
@@ -163,6 +279,14 @@ def assignments(tree: ast.Module) -> Iterator[tuple[str, Any]]:
             value = literal_of(node.value, {})
             if value is not NOT_LITERAL:
                 yield target.id, value
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    """Packages of an import, without what is inside them."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name.partition(".")[0] for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield node.module.partition(".")[0]
 
 
 def called_name(function: ast.expr) -> str:

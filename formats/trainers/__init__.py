@@ -105,8 +105,11 @@ def _inputs(
     recognised = trainer_of(entrypoint.trainer)
     has_deepspeeds = recognised is not None and recognised.config_is_deepspeeds and not own_file
     own = {} if has_deepspeeds else _from_file(config, load, recognised)
+    # What a word without a value stands for is the script's to say (``store_false``).
+    words = settings_of_arguments(entrypoint.arguments)
+    stated = {name: value for name, value in words.items() if value is not True or name not in settings}
     return PlanInputs(
-        {**settings, **own, **settings_of_arguments(entrypoint.arguments)},
+        {**settings, **own, **stated},
         load,
         world_size or entrypoint.world_size,
         entrypoint.script,
@@ -114,6 +117,7 @@ def _inputs(
         entrypoint.launcher_config,
         entrypoint.env,
         entrypoint.nodes if world_size in (None, entrypoint.world_size) else None,
+        tuple(entrypoint.arguments),
     )
 
 

@@ -34,13 +34,20 @@ def apply_deepspeed(recipe: Recipe, document: Mapping[str, Any]) -> Recipe:
         half = Precision.BF16
     elif fields.part("fp16").flag("enabled"):
         half = Precision.FP16
+    micro = fields.whole("train_micro_batch_size_per_gpu", default=recipe.micro_batch)
+    if recipe.step_in_backward:
+        # A loop of LOMO's takes batches as its own arguments say; transformers refuses what contradicts them.
+        micro = max(micro, recipe.micro_batch)
+    # An optimizer of the file is DeepSpeed's own, in place of what the script makes.
+    named = fields.part("optimizer").text("type")
     recipe = replace(
         recipe,
         weights=recipe.weights if recipe.weights.quantised else half,
         compute=half if not half.quantised else recipe.compute,
-        micro_batch=fields.whole("train_micro_batch_size_per_gpu", default=recipe.micro_batch),
+        micro_batch=micro,
         accumulation=fields.whole("gradient_accumulation_steps", default=recipe.accumulation),
-        optimizer=fields.part("optimizer").text("type", default=recipe.optimizer),
+        optimizer=named or recipe.optimizer,
+        step_in_backward="lomo" in named.lower() if named else recipe.step_in_backward,
     )
     where = "device"
     bucket = zero.real("reduce_bucket_size", default=_DEFAULT_BUCKET)

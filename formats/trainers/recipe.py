@@ -168,11 +168,17 @@ class Recipe:
     ) -> "Recipe":
         """The same under ZeRO ``stage`` (Rajbhandari et al. 2020), whose buckets hold ``bucket`` numbers together.
 
-        They are made as large as they may become, however few numbers are trained.
+        They are made as large as they may become, however few numbers are trained. Where the optimizer steps inside the
+        backward pass (LOMO), DeepSpeed has none of its own: no masters, no gradients that wait for a step.
         """
         stages = (Sharding.NONE, Sharding.OPTIMIZER, Sharding.GRADIENTS, Sharding.PARAMETERS)
         if not 0 <= stage < len(stages):
             raise PlanError(f"ZeRO has stages 0 to 3, not {stage}")
+        gather = ZERO3_AT_ONCE if stage == 3 else 0.0
+        if self.step_in_backward:
+            return replace(
+                self, sharding=stages[stage], offload_parameters=offload_parameters, gather_numbers=gather, buffers=0.0
+            )
         trained = self.adapter.trainable if self.adapter else self.model.parameters()
         own = trained / (max(1, self.gpus // self.pipeline) if stage else 1)
         return replace(
@@ -185,7 +191,7 @@ class Recipe:
             # Gradients are cast to 32 bits for the step: a rank's part at once, or sub-groups of it in stage 3,
             # whose gathered weights stay until they are too many.
             step_numbers=min(own, ZERO3_AT_ONCE) if stage == 3 else own,
-            gather_numbers=ZERO3_AT_ONCE if stage == 3 else 0.0,
+            gather_numbers=gather,
         )
 
 

@@ -65,6 +65,7 @@ class PlanInputs:
 
     ``deepspeed_file`` is DeepSpeed's configuration where the command names one itself; ``env`` what it sets.
     ``nodes`` over which the processes are spread, None where these were counted by other means than the command's.
+    ``arguments`` are the command's words as they are written.
     """
 
     settings: Mapping[str, Any]
@@ -75,6 +76,7 @@ class PlanInputs:
     launcher_config: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     nodes: int | None = 1
+    arguments: tuple[str, ...] = ()
 
     def model_config(self) -> Mapping[str, Any] | None:
         """The model's own configuration where its name is a folder that holds one."""
@@ -157,6 +159,8 @@ class Trainer:
     modules: tuple[str, ...] = ()
     script: "re.Pattern[str] | None" = None
     folders: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    """A script of any name that imports one of them is this trainer's."""
     options: Callable[[Set[str]], bool] = _never
     config_options: tuple[str, ...] = ()
     config_is_word: bool = False

@@ -3,6 +3,8 @@
 Where options alone tell a trainer, the first that recognises them has the command.
 """
 
+from collections.abc import Collection
+
 from kopt.formats.trainers import (
     deepspeed,
     finetuning,
@@ -21,6 +23,7 @@ from kopt.formats.trainers.megatron import gpt_neox
 from kopt.formats.trainers.megatron import swift as megatron_swift
 from kopt.formats.trainers.megatron import trainer as megatron
 from kopt.formats.trainers.nemo import trainer as nemo
+from kopt.formats.trainers.pretraining import lingua, lit_llama, nanochat
 from kopt.formats.trainers.reinforced import deepspeed_chat, openrlhf, verl
 from kopt.formats.trainers.trainer import Trainer
 
@@ -42,6 +45,9 @@ TRAINERS: tuple[Trainer, ...] = (
     gpt_neox.TRAINER,
     xtuner.TRAINER,
     nanotron.TRAINER,
+    nanochat.TRAINER,
+    lingua.TRAINER,
+    lit_llama.TRAINER,
     sharded_pretraining.OLMO,
     sharded_pretraining.FOUNDRY,
     llama_cookbook.TRAINER,
@@ -55,3 +61,8 @@ TRAINERS: tuple[Trainer, ...] = (
 def trainer_of(name: str | None) -> Trainer | None:
     """The trainer of a name."""
     return next((trainer for trainer in TRAINERS if trainer.name == name), None)
+
+
+def importing(packages: Collection[str]) -> str | None:
+    """The name of the trainer whose package a script imports."""
+    return next((trainer.name for trainer in TRAINERS if not set(packages).isdisjoint(trainer.packages)), None)

@@ -27,9 +27,15 @@ _SEQUENCE_NAMES = (
     "sequence_len",
     "max_source_length",
     "max_seq_len",
+    "data_max_length",
 )
+_LOMO = "train_lomo.py"
+"""LOMO's own trainer (OpenLMLab/LOMO 45d4bac), which has its optimizer without being told to. Another's
+script of the name may have what its command says."""
 COMPUTED = "kopt_computed"
 """Settings that only running the script would tell, as ``models.sizing`` gives them."""
+STRANGE = "kopt_strange"
+"""Sentences about words of the command that are no option of the script."""
 _OPTIONS = {"--model_name_or_path", "--per_device_train_batch_size", "--output_dir"}
 LOGIT_BYTES = 16.0
 """16-bit logits, their 32-bit copy, the log-softmax kept for the backward pass, and its gradient: 14; before
@@ -66,6 +72,8 @@ def hf_recipe(framework: str, fields: Fields, around: Surroundings, world_size: 
         fields.assume("sequence", "the length of sequences is not given: 1024 tokens")
     if computed := ", ".join(fields.name_list(COMPUTED))[:200]:
         fields.assume("script", f"the script computes {computed}: taken as if they were not given")
+    for sentence in fields.raw(STRANGE) or ():
+        fields.assume("script", f"{sentence}; it is not counted")
     half = _half(fields)
     low_rank = _adapter(fields, model)
     # Plain scripts load 32-bit weights unless told otherwise; the trainers on top of it load the model's own 16 bits.
@@ -249,6 +257,8 @@ def surroundings(inputs: PlanInputs) -> Surroundings:
 
 def _plan(inputs: PlanInputs) -> TrainingPlan:
     settings = {"trl_method": _method_of(inputs.script), **inputs.settings}
+    if PurePosixPath(inputs.script).name == _LOMO and not Fields(settings).has("optim", "optimizer"):
+        settings["optim"] = "lomo"
     return hf_plan(settings, around=surroundings(inputs), world_size=inputs.world_size)
 
 

@@ -46,6 +46,7 @@ from kopt.formats.pod_request import requested_executor, requested_gpus
 from kopt.formats.processes import NO_REQUEST, Processes, Slots, count_processes
 from kopt.formats.python_config import read_python_config
 from kopt.formats.trainers import read_plan
+from kopt.formats.trainers.trainers import importing
 from kopt.formats.yaml_text import load_yaml
 from kopt.models.registry.aliases import CHAMPION
 from kopt.models.registry.loading import load_as
@@ -150,6 +151,7 @@ def estimate_and_code(
     folder = (options.folder or Path.cwd()).resolve()
     entrypoint = _entrypoint(command, folder)
     folder = _entered(folder, entrypoint, named_by(command), inside=isinstance(command, Mapping))
+    entrypoint = _by_imports(entrypoint, _reader(folder, inside=isinstance(command, Mapping)))
     processes = _processes(entrypoint, command, folder, options)
     with ThreadPoolExecutor(1) as beside:
         # The script runs in a process of its own: meanwhile the learned part is loaded here.
@@ -181,6 +183,7 @@ def read_code(
     folder = (options.folder or Path.cwd()).resolve()
     entrypoint = _entrypoint(command, folder)
     folder = _entered(folder, entrypoint, named_by(command), inside=isinstance(command, Mapping))
+    entrypoint = _by_imports(entrypoint, _reader(folder, inside=isinstance(command, Mapping)))
     processes = _processes(entrypoint, command, folder, options)
     gpu, named = find_gpu(options.gpu), named_by(command)
     result = _code(entrypoint, gpu, processes, folder, options, settings, progress, named)
@@ -247,6 +250,16 @@ def _entered(folder: Path, entrypoint: Entrypoint, named: frozenset[str], *, ins
             # One above the start (``..``, ``/``) opens itself and not what else lies there.
             opened += [below] if not start.is_relative_to(below) else []
     return folder
+
+
+def _by_imports(entrypoint: Entrypoint, read: Callable[[str], str | None]) -> Entrypoint:
+    """With the trainer whose package the script imports, where its command says none."""
+    text = read(entrypoint.script) if entrypoint.kind is Kind.SCRIPT and entrypoint.trainer is None else None
+    if text is None:
+        return entrypoint
+    with contextlib.suppress(EntrypointError):
+        return replace(entrypoint, trainer=importing(read_script(text).frameworks))
+    return entrypoint
 
 
 def _reader(folder: Path, *, inside: bool = False) -> Callable[[str], str | None]:

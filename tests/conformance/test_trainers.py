@@ -81,6 +81,19 @@ EXAMPLES: Mapping[str, Example] = {
         "torchrun --nproc_per_node 4 run_train.py --config-file absent.yaml",
         "absent.yaml",
     ),
+    "nanochat": Example(
+        "torchrun --nproc_per_node=8 -m scripts.base_train -- --depth=2 --fp8",
+        "torchrun --nproc_per_node=8 -m scripts.chat_sft -- --run=dummy",
+        "--model-tag d24",
+    ),
+    "lingua": Example(
+        "torchrun --nproc-per-node 8 -m apps.main.train config=lingua.yaml",
+        "torchrun --nproc-per-node 8 -m apps.main.train data.batch_size=4",
+        "config=FILE.yaml",
+    ),
+    "lit-llama": Example(
+        "python lit-llama/finetune/lora.py --data_dir data", "python lit-llama/generate/lora.py", "finetune/lora.py"
+    ),
     "olmo": Example(
         "torchrun --nproc_per_node 8 OLMo/scripts/train.py olmo.yaml",
         "torchrun --nproc_per_node 8 OLMo/scripts/train.py",

@@ -94,6 +94,9 @@ def test_what_only_sounds_like_a_known_model_is_not_taken_for_it(name: str) -> N
         ("output/Qwen3-8B/v0-2026/checkpoint-500", "Qwen3-8B"),
         ("/models/meta-llama/Llama-3.1-8B/", "Llama-3.1-8B"),
         ("checkpoints/Qwen2.5-7B/Foo-1.5B", "foo-1.5b"),
+        ("/remote/llama_hf/7B", "Llama-2-7B"),
+        ("./models/qwen2.5/7B", "Qwen2.5-7B"),
+        ("/models/65B", "models-65b"),
     ],
 )
 def test_a_folder_on_the_way_may_name_the_model(path: str, name: str) -> None:

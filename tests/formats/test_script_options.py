@@ -1,5 +1,6 @@
 """What a script of transformers says in its own words: options behind settings, how weights and texts are loaded."""
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -282,3 +283,109 @@ def test_a_name_that_is_set_over_and_over_is_computed() -> None:
     facts = read_script(own)
     assert "load_in_4bit" not in facts.loading
     assert "load_in_4bit" in facts.computed
+
+
+WHOLE = """
+parser = argparse.ArgumentParser()
+parser.add_argument("-b", "--batch-size", type=int, default=4)
+parser.add_argument("-v", "--verbose", action="store_true")
+parser.add_argument("-n", action="count")
+parser.add_argument("-r", "--rank", type=int, nargs="?", const=64, default=8)
+parser.add_argument("--no-ckpt", dest="ckpt", action="store_false")
+parser.add_argument("--four", action=argparse.BooleanOptionalAction, default=True)
+args = parser.parse_args()
+model = LlamaForCausalLM.from_pretrained("gpt2", load_in_4bit=args.four)
+model = get_peft_model(model, LoraConfig(r=args.rank))
+TrainingArguments(per_device_train_batch_size=args.batch_size, gradient_checkpointing=args.ckpt, max_length=64)
+"""
+CLICK = """
+import click
+@click.command()
+@click.option("-b", "--batch-size", default=4)
+@click.option("--length", "cutoff", default=128)
+@click.option("--ckpt/--no-ckpt", " /-C", default=True)
+@click.option("-v", "--verbose", count=True)
+def main(batch_size, cutoff, ckpt, verbose):
+    model = LlamaForCausalLM.from_pretrained("gpt2")
+    TrainingArguments(per_device_train_batch_size=batch_size, gradient_checkpointing=ckpt, max_length=cutoff)
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        *itertools.product([WHOLE, CLICK], ["-b8", "-b 8", "--batch-size=8", "-b4 -b8", "-vb8", "-vvb8", "-v -b8"]),
+        *((WHOLE, words) for words in ("-nb8", "-nnvb8", "-b=8", "-vb=8", "--batch_size 8", "--batch 8")),
+    ],
+)
+def test_a_short_option_and_its_value_may_be_one_word(source: str, words: str) -> None:
+    assert plan_of(source).micro_batch == 4
+    assert plan_of(source, ["python", "own.py", *words.split()]).micro_batch == 8
+
+
+def test_words_of_switches_and_optional_values_stand_for_what_the_parser_stores() -> None:
+    def plan(words: str, source: str = WHOLE) -> TrainingPlan:
+        return plan_of(source, ["python", "own.py", *words.split()])
+
+    ranks = [result.adapter.rank for words in ("-v", "-r", "-r16") if (result := plan(words)).adapter]
+    assert ranks == [8, 64, 16]
+    assert (plan("-v").recompute, plan("--no-ckpt").recompute) == (Recompute.FULL, Recompute.NONE)
+    assert plan("--no-ckpt data.json").recompute is Recompute.NONE, "a word behind a switch belongs to no option"
+    assert (plan("").weights, plan("--no-four").weights) == (Precision.NF4, plan("--no-fo").weights)
+    assert plan("--no-four").weights is not Precision.NF4
+    assert (plan("", CLICK).sequence, plan("--length 64", CLICK).sequence) == (128, 64)
+    assert (plan("", CLICK).recompute, plan("--no-ckpt", CLICK).recompute) == (Recompute.FULL, Recompute.NONE)
+    assert (plan("-C", CLICK).recompute, plan("-vC", CLICK).recompute) == (Recompute.NONE, Recompute.NONE)
+
+
+def test_options_are_click_s_where_it_is_imported_and_inside_their_function_alone() -> None:
+    assert read_script(CLICK.replace("import click", "import other as click")).bound == {}
+    elsewhere = CLICK + "def other(batch_size):\n    TrainingArguments(gradient_accumulation_steps=batch_size)\n"
+    bound = read_script(elsewhere).bound
+    assert bound["per_device_train_batch_size"] == "batch_size"
+    assert "gradient_accumulation_steps" not in bound
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("-B8", "no option -B8"),
+        ("--bach-size 8", "no option --bach_size: is --batch_size meant?"),
+        ("--bacth-size=8", "no option --bacth_size: is --batch_size meant?"),
+        ("-lr1e-4", "no option --lr1e_4"),
+    ],
+)
+def test_words_that_are_no_option_are_named_with_the_nearest(words: str, said: str) -> None:
+    def notes(source: str, words: str) -> str:
+        plan = plan_of(source, ["python", "own.py", *words.split()])
+        return " ".join(reason.message for reason in plan.unknown if "no option" in reason.message)
+
+    assert said in notes(WHOLE, words)
+    assert notes(WHOLE, "-b8 --verb --no-ckpt") == ""
+    assert "no option --bach_size: is --batch_size meant?" in notes(CLICK, "--bach-size 8")
+    assert notes(CLICK, "-b8 --verbose --no-ckpt -C --length 64") == ""
+    for shared in ("@common_options\n@click.option", "@click.option(*SHARED)\n@click.option"):
+        assert notes(CLICK.replace("@click.option", shared, 1), "--bach-size 8") == ""
+    assert notes(CLICK.replace(".command()", ".command(context_settings=OPEN)"), "--bach-size 8") == ""
+    # Where others may add options, or they are passed on, a word of letters alone may be one of these.
+    for open_parser in (
+        WHOLE.replace("args = ", "parser = add_more(parser)\nargs = "),
+        WHOLE.replace("args = parser.parse_args()", "args, rest = parser.parse_known_args()"),
+        WHOLE.replace("ArgumentParser()", "ArgumentParser(parents=[others])"),
+        WHOLE.replace("ArgumentParser", "OtherParser"),
+    ):
+        assert notes(open_parser, "--local_rank 0 --bach-size 8") == ""
+        assert "no option -B8" in notes(open_parser, "-B8"), "but no long option has a digit behind one letter"
+
+
+def test_words_that_the_parser_would_refuse_are_refused() -> None:
+    with pytest.raises(PlanError, match="must be a whole number, not 'atch8'"):
+        plan_of(WHOLE, ["python", "own.py", "-batch8"])
+
+
+def test_facts_of_options_survive_their_way_out_of_the_confined_process() -> None:
+    facts = read_script(WHOLE)
+    assert facts.complete
+    assert (facts.stored["no_ckpt"], facts.stored["no_four"], facts.stored["r"]) == (False, False, 64)
+    assert ScriptFacts.from_dict(facts.to_dict()) == facts

@@ -1,12 +1,16 @@
 """TrainingArguments, DeepSpeed, accelerate, LLaMA-Factory and axolotl as plans."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from formats.trainers_files import plan
 
-from kopt.core.workload.training_plan import OptimizerKind, Precision, Recompute, Sharding
+from kopt.core.workload.training_plan import OptimizerKind, Precision, Recompute, Sharding, TrainingPlan
+from kopt.formats.entrypoint import what_runs
+from kopt.formats.trainers import read_plan
 from kopt.formats.trainers.transformers import Surroundings, hf_plan
+from kopt.models.sizing.analytic import estimate_plan
 
 
 def test_deepspeed_s_file_sets_stage_and_offload_over_the_trainer_s() -> None:
@@ -121,3 +125,46 @@ def test_optimizers_keep_what_their_papers_say(name: str, state_bytes: float) ->
     plan = hf_plan({"model_name_or_path": "gpt2", "optim": name})
     assert plan.optimizer.state_bytes(4.0) == pytest.approx(state_bytes)
     assert (plan.gradient_bytes == 0.0) == ("lomo" in name), "steps while gradients come"
+
+
+@pytest.mark.parametrize(("model", "gpus"), [("huggyllama/llama-7b", 1), ("huggyllama/llama-65b", 8)])
+def test_lomo_s_own_trainer_has_no_gradients_that_wait_for_a_step(model: str, gpus: int) -> None:
+    # OpenLMLab/LOMO 45d4bac's config/args_lomo.yaml and ds_config.json; README.md: on one and eight RTX 3090.
+    files: dict[str, dict[str, Any]] = {
+        "args.yaml": {
+            "model_name_or_path": model,
+            "deepspeed": "ds.json",
+            "output_dir": "out",
+            "per_device_train_batch_size": 1,
+            "data_max_length": 1024,
+            "gradient_checkpointing": True,
+        },
+        "ds.json": {
+            "fp16": {"enabled": True},
+            "zero_optimization": {"stage": 3},
+            "train_micro_batch_size_per_gpu": 1,
+        },
+    }
+    entrypoint = what_runs(f"deepspeed --num_gpus {gpus} src/train_lomo.py args.yaml", lambda _: None)
+    lomo = read_plan(entrypoint, files.get)
+    assert (lomo.gradient_bytes, lomo.master_bytes, lomo.step_bytes, lomo.micro_batch) == (0.0, 0.0, 0.0, 1)
+    assert (lomo.weights, lomo.parallel.shard_ranks) == (Precision.FP16, gpus)
+    sized = estimate_plan(lomo)
+    assert int(sized.worst.total) * sized.low_share < 24 << 30
+    assert int(sized.worst.total) < 25 << 30
+    files["ds.json"]["train_micro_batch_size_per_gpu"] = 2
+    assert read_plan(entrypoint, files.get).micro_batch == 2, "the larger, whichever its loop takes"
+    other = read_plan(replace(entrypoint, script="src/train.py"), files.get)
+    assert int(estimate_plan(other).worst.total) > 2 * int(sized.worst.total)
+
+
+def test_another_optimizer_that_is_stated_does_not_step_in_the_backward_pass() -> None:
+    def lomo(words: str = "", file: dict[str, Any] | None = None) -> TrainingPlan:
+        command = f"deepspeed train_lomo.py --model_name_or_path gpt2 --output_dir out --deepspeed ds.json {words}"
+        zero = {"fp16": {"enabled": True}, "zero_optimization": {"stage": 3}, **(file or {})}
+        return read_plan(what_runs(command, lambda _: None), {"ds.json": zero}.get)
+
+    assert lomo().gradient_bytes == lomo().master_bytes == 0.0
+    for other in (lomo("--optim adamw_torch"), lomo(file={"optimizer": {"type": "AdamW"}})):
+        assert (other.gradient_bytes, other.master_bytes, other.optimizer) == (2.0, 4.0, OptimizerKind.ADAM)
+    assert lomo(file={"optimizer": {"type": "AdaLomo"}}).gradient_bytes == 0.0

@@ -75,6 +75,16 @@ FILES: dict[str, Mapping[str, Any]] = {
         "train_dataloader": {"batch_size": 2},
         "optim_wrapper": {"type": "AmpOptimWrapper", "dtype": "float16", "optimizer": {"type": "AdamW"}},
     },
+    "lingua.yaml": {
+        "distributed": {"fsdp_type": "full_shard", "compile": True, "model_dtype": "bf16"},
+        "model": {"dim": 2048, "n_layers": 25, "n_heads": 16},
+        "data": {
+            "batch_size": 4,
+            "seq_len": 4096,
+            "tokenizer": {"name": "tiktoken", "path": "tokenizers/cl_toplang_128k.tiktoken"},
+        },
+        "optim": {"lr": 3e-3},
+    },
     "nanotron.yaml": {
         "model": {
             "dtype": "bfloat16",

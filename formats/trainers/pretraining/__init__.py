@@ -1,0 +1,1 @@
+"""Trainers of repositories that pre-train a model of their own."""

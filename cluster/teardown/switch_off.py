@@ -1,6 +1,6 @@
 """Everything of ours off: webhooks, compiled compliance policies and the policy that guards our annotations deleted,
-controllers scaled to zero, agents, tests and Jobs that hold reserved GPUs deleted, held workloads released, pods that
-are being resized given back what they had.
+elastic jobs that nobody watches given back their width, controllers scaled to zero, agents, tests and Jobs that hold
+reserved GPUs deleted, held workloads released, pods that are being resized given back what they had.
 
 In this order, as a controller that still runs could hold again what was released. Safe to repeat: what is off already
 is not touched, and a second run finds nothing. The entry of the extender in a scheduler's configuration is
@@ -26,6 +26,7 @@ from kopt.cluster.teardown.components import delete_guard, delete_webhooks, end_
 from kopt.cluster.teardown.queues import give_back_queues
 from kopt.cluster.teardown.resizes import undo_resizes
 from kopt.cluster.teardown.steps import Outcome, Step
+from kopt.cluster.teardown.widths import undo_widths
 from kopt.core.scheduling.queue_tree import Engine
 
 
@@ -45,6 +46,9 @@ async def switch_off(
     async for outcome in delete_webhooks(kube, dry_run):
         yield outcome
     async for outcome in delete_guard(kube, dry_run):
+        yield outcome
+    # While the log agents still tell which moment is safe.
+    async for outcome in undo_widths(kube, dry_run, wait_s):
         yield outcome
     stopped: list[Step] = []
     async for outcome in stop_controllers(kube, namespace, dry_run):

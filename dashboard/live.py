@@ -23,6 +23,8 @@ PATIENCE_S = 2.5
 """How long a page waits for replayed forecasts; later ones appear when it refreshes."""
 UNWELL_REFRESH_S = 2.0
 """How often an endpoint that does not answer is asked: a page opened while it starts should not stay wrong for long."""
+_PAUSE, LONGEST_PAUSE_S = 2.0, 10.0
+"""Between two refreshes for news: so many times what the first took, and the longest in seconds."""
 FEEDS: Sequence[AnyFeed] = tuple(dict.fromkeys(feed for page in PAGES for feed in page.feeds))
 """Of all pages, each once; the snapshot is every page's and is not among them."""
 
@@ -97,14 +99,17 @@ class LiveSource:
                 tasks.create_task(self._follow(self.connections.cluster, feeds))
 
     async def _follow(self, cluster: Cluster, feeds: Sequence[AnyFeed]) -> None:
-        """Those of one kind of news."""
+        """Those of one kind of news. Where it never ends they take a third of a core: a large cluster that changes all
+        the time would else have the pages' process for itself."""
         while True:
             await feeds[0].news(cluster)
+            began_s = time.monotonic()
             try:
                 await self.refresh(*feeds)
             except Exception:  # the background's own edge
                 LOG.exception("what has changed in the cluster could not be read")
-            await asyncio.sleep(feeds[0].between_s)
+            took_s = time.monotonic() - began_s
+            await asyncio.sleep(min(max(feeds[0].between_s, _PAUSE * took_s), LONGEST_PAUSE_S))
 
     async def refresh(self, *feeds: AnyFeed) -> None:
         """Refresh these feeds, or all."""

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +14,7 @@ from kopt.dashboard.data.histories import FolderHistories
 from kopt.dashboard.data.snapshot import SNAPSHOT
 from kopt.dashboard.live import LiveSource
 
-EVERY_S = 0.02
+EVERY_S, TAKES_S = 0.02, 0.05
 
 
 async def test_one_that_is_slow_or_broken_keeps_no_other_from_what_is_new(
@@ -54,3 +54,34 @@ async def test_one_that_is_slow_or_broken_keeps_no_other_from_what_is_new(
     with suppress(asyncio.CancelledError):
         await running
     await client.close()
+
+
+async def test_news_without_end_leaves_most_of_a_core_to_the_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a large cluster, where something always changes."""
+    refreshed = 0
+
+    class Costly:
+        async def refresh(self) -> None:
+            nonlocal refreshed
+            refreshed += 1
+            await asyncio.sleep(TAKES_S)
+
+        async def latest(self) -> int:
+            return refreshed
+
+    async def always(_: object) -> None:
+        await asyncio.sleep(0)
+
+    feed: Feed[Any] = Feed("costly", int, lambda _: Costly(), lambda value, _: value, int.__ne__, always, between_s=0)
+    monkeypatch.setattr("kopt.dashboard.live.FEEDS", [feed])
+    client, cluster = pages_client("http://127.0.0.1:9"), cast(Any, object())
+    live = LiveSource(FolderHistories(tmp_path), client, None, url="http://127.0.0.1:9", home=tmp_path, cluster=cluster)
+    following = asyncio.create_task(live.follow())
+    await asyncio.sleep(20 * TAKES_S)
+    following.cancel()
+    with suppress(asyncio.CancelledError):
+        await following
+    await client.close()
+    assert 2 <= refreshed <= 8, "a third of twenty, and not twenty"

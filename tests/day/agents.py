@@ -105,7 +105,8 @@ class Agents:
         self.address, self._port, self._interval_s = f"127.0.0.1:{port}", port, interval_s
         self.slowest_s = 0.0
         """Of a round after the first."""
-        self._stale_s = 6 * interval_s
+        # Longer than an agent's, as a round of a thousand nodes takes its time on a busy machine.
+        self._stale_s = max(6 * interval_s, 3 * _ALERT_S)
         self._nodes = {node.name: (node, self._agent(node)) for node in nodes}
         self._read: dict[str, tuple[tuple[object, ...], float]] = {}
         self._ending, self._ready = threading.Event(), threading.Event()
@@ -143,7 +144,7 @@ class Agents:
             await agent.ask(node, is_all=True)  # type: ignore[arg-type]
             agent.make()
             # Not all of them become too old at once.
-            self._read[node.name] = told, now_s + random.uniform(0.4, 0.8) * min(self._stale_s, _ALERT_S)
+            self._read[node.name] = told, now_s + random.uniform(0.4, 0.8) * _ALERT_S
         await asyncio.sleep(0)
 
     async def _metrics(self, request: web.Request) -> web.Response:

@@ -27,7 +27,7 @@ import httpx
 import psutil
 
 TRACE = "philly_first_half.csv.gz"
-NODES, MINUTES, MOST_JOBS_OF_A_NODE, MOST_JOBS = 1_250, 12.0, 6, 3_000
+NODES, MINUTES, MOST_JOBS_OF_A_NODE, MOST_JOBS = 1_250, 30.0, 6, 3_000
 MOMENTS = (0.5, 0.8, 1.0)
 """Of the day: after a node is lost, while its pods are there still; after an XID; the end."""
 LARGE = 200
@@ -63,6 +63,8 @@ def _played(plan: "Plan", nodes: int, span_s: float) -> int:  # type: ignore[nam
     times = Times(span_s)
     if nodes >= LARGE:
         times = Times(span_s, read_s=10, scrape_s=30, evaluate_s=30, reconcile_s=60)
+    if times.hour_s < 2 * times.evaluate_s:
+        print(f"an hour passes in {times.hour_s:.0f} s, too soon for what is seen every {times.evaluate_s:.0f} s\n")
     wrong = 0
     with tempfile.TemporaryDirectory() as name, _environment(home_of(Path(name))):
         folder = Path(name)

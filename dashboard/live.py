@@ -5,9 +5,11 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from kopt.dashboard.budget import CpuBudget
 from kopt.dashboard.data.feed import AnyFeed, Connections, Feed, Reader, Versions
 from kopt.dashboard.data.histories import Histories
 from kopt.dashboard.data.records import NO_RECORDS, Records
@@ -23,8 +25,6 @@ PATIENCE_S = 2.5
 """How long a page waits for replayed forecasts; later ones appear when it refreshes."""
 UNWELL_REFRESH_S = 2.0
 """How often an endpoint that does not answer is asked: a page opened while it starts should not stay wrong for long."""
-_PAUSE, LONGEST_PAUSE_S = 2.0, 10.0
-"""Between two refreshes for news: so many times what the first took, and the longest in seconds."""
 FEEDS: Sequence[AnyFeed] = tuple(dict.fromkeys(feed for page in PAGES for feed in page.feeds))
 """Of all pages, each once; the snapshot is every page's and is not among them."""
 
@@ -45,7 +45,10 @@ class LiveSource:
         cluster: Cluster | None = None,
         records: Records = NO_RECORDS,
         cluster_name: str = "",
+        budget: CpuBudget | None = None,
     ) -> None:
+        """``budget``: of what the cluster's watch hears of. A large cluster that changes all the time would else have
+        the pages' process for itself."""
         served = Served(client)
         self.connections = Connections(
             histories,
@@ -63,6 +66,7 @@ class LiveSource:
         self._snapshot = SnapshotReader(self.connections)
         self._readers: dict[AnyFeed, Reader[object]] = {feed: feed.open(self.connections) for feed in FEEDS}
         self._readers[SNAPSHOT] = self._snapshot
+        self._budget = budget or CpuBudget()
         self._failing: set[AnyFeed] = set()
         self._changes, self._news = Counter[AnyFeed](), asyncio.Condition()
 
@@ -74,9 +78,11 @@ class LiveSource:
                 tasks.create_task(self._repeat(feed, every_s))
 
     async def _repeat(self, feed: AnyFeed, every_s: float) -> None:
+        is_followed = feed.has_changed is not None and self.connections.cluster is not None
         while True:
             try:
-                await self.refresh(feed)
+                async with self._budget.spent() if is_followed else nullcontext():
+                    await self.refresh(feed)
                 self._failing.discard(feed)
             except Exception:  # the background's own edge
                 LOG.exception("refresh of %s failed", feed.name)
@@ -99,17 +105,15 @@ class LiveSource:
                 tasks.create_task(self._follow(self.connections.cluster, feeds))
 
     async def _follow(self, cluster: Cluster, feeds: Sequence[AnyFeed]) -> None:
-        """Those of one kind of news. Where it never ends they take a third of a core: a large cluster that changes all
-        the time would else have the pages' process for itself."""
+        """Those of one kind of news."""
         while True:
             await feeds[0].news(cluster)
-            began_s = time.monotonic()
             try:
-                await self.refresh(*feeds)
+                async with self._budget.spent():
+                    await self.refresh(*feeds)
             except Exception:  # the background's own edge
                 LOG.exception("what has changed in the cluster could not be read")
-            took_s = time.monotonic() - began_s
-            await asyncio.sleep(min(max(feeds[0].between_s, _PAUSE * took_s), LONGEST_PAUSE_S))
+            await asyncio.sleep(feeds[0].between_s)
 
     async def refresh(self, *feeds: AnyFeed) -> None:
         """Refresh these feeds, or all."""

@@ -18,7 +18,7 @@ _LOOKS: dict[str, dict[str, Any]] = {
 _DRAWN_MS, _TIMEOUT_MS = 1_500, 120_000
 
 
-def take(address: str, folder: Path) -> list[Path]:
+def photograph(address: str, folder: Path) -> list[Path]:
     """``PAGE-LOOK.png`` of each in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     result = []

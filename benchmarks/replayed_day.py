@@ -114,7 +114,8 @@ class _Load:
         used = {name: seconds for name, value in now.items() if (seconds := value - self._before_s[name]) >= 1}
         names = [f"{name} {seconds:.0f}" for name, seconds in sorted(used.items(), key=lambda each: -each[1])]
         self._before_s, passed_s, self._at_s = now, at_s - self._at_s, at_s
-        return f"CPU seconds of {passed_s:.0f} s: {', '.join(names)}; rules: {self._rules()}; load {os.getloadavg()[0]:.0f}"
+        load = os.getloadavg()[0]
+        return f"CPU seconds of {passed_s:.0f} s: {', '.join(names)}; rules: {self._rules()}; load {load:.0f}"
 
     def _cpu_s(self) -> Counter[str]:
         result: Counter[str] = Counter()

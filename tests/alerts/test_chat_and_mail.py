@@ -1,6 +1,12 @@
-"""The documented receiver in a real Alertmanager: chat, mail and a webhook hear that an alert fires and ends."""
+"""The documented receiver in a real Alertmanager: chat, mail and a webhook hear that an alert fires and ends.
+
+Titles, texts, subjects and addressees are the page's. Replaced is where they go: the address of chat (``api_url``), and
+of mail the server (``smarthost``) and that it be reached by TLS (``require_tls``), which this one does not speak. As they
+stand these are only read by Alertmanager.
+"""
 
 import re
+import socket
 import socketserver
 import threading
 import time
@@ -40,7 +46,10 @@ class _Session(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         self._say("220 mailbox")
         while line := self.rfile.readline():
-            command = line.split()[0].upper()
+            (command, *_) = line.upper().split(maxsplit=1) or [b""]
+            if not command:
+                self._say("500 no command")
+                continue
             if command == b"DATA":
                 self._say("354 go on")
                 text = b"".join(iter(self.rfile.readline, b".\r\n"))
@@ -62,6 +71,14 @@ def mailbox() -> Iterator[Mailbox]:
     server.server_close()
 
 
+def test_the_mailbox_answers_a_line_without_a_command(mailbox: Mailbox) -> None:
+    address: tuple[str, int] = mailbox.server_address  # type: ignore[assignment]
+    with socket.create_connection(address, timeout=10) as connection, connection.makefile("rwb") as lines:
+        lines.write(b"\r\nNOOP\r\nQUIT\r\n")
+        lines.flush()
+        assert [line[:3] for line in lines] == [b"220", b"500", b"250", b"221"]
+
+
 @contextmanager
 def _receivers() -> Iterator[tuple[Webhook, Webhook]]:
     webhook, chat = Webhook(), Webhook()
@@ -72,11 +89,16 @@ def _receivers() -> Iterator[tuple[Webhook, Webhook]]:
         chat.close()
 
 
-def _documented(chat: str, mail: str) -> dict[str, Any]:
-    """As on the page, at the addresses of this test."""
+def _documented() -> dict[str, Any]:
+    """As on the page."""
     match = re.search(r"<!-- receiver -->\n```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert match is not None
     receiver: dict[str, Any] = yaml.safe_load(match[1])
+    return {"slack_configs": receiver["slack_configs"], "email_configs": receiver["email_configs"]}
+
+
+def _addressed(receiver: dict[str, Any], chat: str, mail: str) -> dict[str, Any]:
+    """At the addresses of this test."""
     (slack,), (email,) = receiver["slack_configs"], receiver["email_configs"]
     slack["api_url"] = chat
     email |= {"smarthost": mail, "require_tls": False}
@@ -92,10 +114,18 @@ def _post(address: str, ends_s: float) -> None:
     httpx.post(f"http://{address}/api/v2/alerts", json=[alert], trust_env=False).raise_for_status()
 
 
+def test_alertmanager_accepts_the_receiver_as_it_stands_on_the_page(tmp_path: Path) -> None:
+    route = {"group_by": ["alertname"]}
+    with _receivers() as (webhook, _), running_alertmanager(tmp_path, webhook, route, _documented()) as address:
+        wait_for(lambda: httpx.get(f"http://{address}/-/ready", trust_env=False).is_success)
+        configuration = httpx.get(f"http://{address}/api/v2/status", trust_env=False).json()["config"]["original"]
+    assert "smarthost: mail.example.com:587" in configuration
+
+
 def test_chat_mail_and_webhook_hear_of_an_alert_and_of_its_end(mailbox: Mailbox, tmp_path: Path) -> None:
     route = {"group_by": ["alertname"], "group_wait": "0s", "group_interval": "1s"}
     with _receivers() as (webhook, chat):
-        more = _documented(chat.url, f"127.0.0.1:{mailbox.server_address[1]}")
+        more = _addressed(_documented(), chat.url, f"127.0.0.1:{mailbox.server_address[1]}")
         with running_alertmanager(tmp_path, webhook, route, more) as address:
             wait_for(lambda: httpx.get(f"http://{address}/-/ready", trust_env=False).is_success)
             _post(address, time.time() + 600)

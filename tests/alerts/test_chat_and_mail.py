@@ -1,8 +1,8 @@
 """The documented receiver in a real Alertmanager: chat, mail and a webhook hear that an alert fires and ends.
 
 Titles, texts, subjects and addressees are the page's. Replaced is where they go: the address of chat (``api_url``), and
-of mail the server (``smarthost``) and that it be reached by TLS (``require_tls``), which this one does not speak. As they
-stand these are only read by Alertmanager.
+of mail the server (``smarthost``) and that it be reached by TLS (``require_tls``), which this one does not speak. As
+they stand these are only read by Alertmanager.
 """
 
 import re

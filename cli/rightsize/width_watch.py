@@ -14,8 +14,8 @@ from kopt.cli.errors import Refused
 from kopt.cli.rightsize.apply import NO_INTERVAL, ApplySettings, Say, Watching, restored
 from kopt.cli.rightsize.steps import Steps
 from kopt.cli.rightsize.widths import WidthCandidate, against, against_wider
+from kopt.cluster.checkpoints.safe_moment import status_of, until_safe
 from kopt.cluster.workloads.resizing.elastic import worker_index
-from kopt.cluster.workloads.resizing.safe_moment import status_of, until_safe
 from kopt.cluster.workloads.resizing.width import ResizedWidth
 from kopt.core.reason import Reason
 from kopt.core.workload.checkpoint import JobState

@@ -212,8 +212,8 @@ async def _stopped_by_kueue(kube: "Kube", job: "ElasticJob", annotations: Mappin
 
 def rest_of(pods: "Sequence[Object]", now_s: float) -> Rest:
     """What is left of a job, by what the log agent writes on its pods."""
+    from kopt.cluster.checkpoints.safe_moment import status_of
     from kopt.cluster.objects.progress import progress_of
-    from kopt.cluster.workloads.resizing.safe_moment import status_of
 
     progress, status = progress_of(pods), status_of(pods, now_s)
     risk = None if status is None else status.work_at_risk_gpu_seconds

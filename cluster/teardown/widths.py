@@ -12,13 +12,13 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
+from kopt.cluster.checkpoints.safe_moment import until_safe
 from kopt.cluster.client.api import ApiError, Conflict, Forbidden, Kube
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.annotations import AnnotationError
 from kopt.cluster.objects.resize_history import RESIZING, widths_of
 from kopt.cluster.teardown.steps import Outcome, Step, find
 from kopt.cluster.workloads.resizing.elastic import ELASTIC_KINDS, width_of_object
-from kopt.cluster.workloads.resizing.safe_moment import until_safe
 from kopt.cluster.workloads.resizing.width import ResizedWidth
 from kopt.core.workload.rightsizing import Outcome as Change
 from kopt.core.workload.rightsizing import WidthRecord

@@ -5,9 +5,11 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from kopt.dashboard.budget import CpuBudget
 from kopt.dashboard.data.feed import AnyFeed, Connections, Feed, Reader, Versions
 from kopt.dashboard.data.histories import Histories
 from kopt.dashboard.data.records import NO_RECORDS, Records
@@ -43,7 +45,10 @@ class LiveSource:
         cluster: Cluster | None = None,
         records: Records = NO_RECORDS,
         cluster_name: str = "",
+        budget: CpuBudget | None = None,
     ) -> None:
+        """``budget``: of what the cluster's watch hears of. A large cluster that changes all the time would else have
+        the pages' process for itself."""
         served = Served(client)
         self.connections = Connections(
             histories,
@@ -61,6 +66,7 @@ class LiveSource:
         self._snapshot = SnapshotReader(self.connections)
         self._readers: dict[AnyFeed, Reader[object]] = {feed: feed.open(self.connections) for feed in FEEDS}
         self._readers[SNAPSHOT] = self._snapshot
+        self._budget = budget or CpuBudget()
         self._failing: set[AnyFeed] = set()
         self._changes, self._news = Counter[AnyFeed](), asyncio.Condition()
 
@@ -72,9 +78,11 @@ class LiveSource:
                 tasks.create_task(self._repeat(feed, every_s))
 
     async def _repeat(self, feed: AnyFeed, every_s: float) -> None:
+        is_followed = feed.has_changed is not None and self.connections.cluster is not None
         while True:
             try:
-                await self.refresh(feed)
+                async with self._budget.spent() if is_followed else nullcontext():
+                    await self.refresh(feed)
                 self._failing.discard(feed)
             except Exception:  # the background's own edge
                 LOG.exception("refresh of %s failed", feed.name)
@@ -101,7 +109,8 @@ class LiveSource:
         while True:
             await feeds[0].news(cluster)
             try:
-                await self.refresh(*feeds)
+                async with self._budget.spent():
+                    await self.refresh(*feeds)
             except Exception:  # the background's own edge
                 LOG.exception("what has changed in the cluster could not be read")
             await asyncio.sleep(feeds[0].between_s)

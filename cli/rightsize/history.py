@@ -95,7 +95,7 @@ async def taken_back(
 
 async def _require_safe(resized: ResizedWidth) -> None:
     """Raises Refused. Where others have set the width since, or no worker runs, no worker is started again."""
-    from kopt.cli.rightsize.widths import status_of
+    from kopt.cluster.checkpoints.safe_moment import status_of
 
     pods = await resized.read()
     if not pods or await resized.width() != resized.resize.after:

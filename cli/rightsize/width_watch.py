@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from kopt.cli.errors import Refused
 from kopt.cli.rightsize.apply import NO_INTERVAL, ApplySettings, Say, Watching, restored
 from kopt.cli.rightsize.steps import Steps
-from kopt.cli.rightsize.widths import WidthCandidate, against, against_wider, status_of
+from kopt.cli.rightsize.widths import WidthCandidate, against, against_wider
+from kopt.cluster.checkpoints.safe_moment import status_of, until_safe
 from kopt.cluster.workloads.resizing.elastic import worker_index
 from kopt.cluster.workloads.resizing.width import ResizedWidth
 from kopt.core.reason import Reason
@@ -183,21 +184,14 @@ class _WidthWatching(Watching):
     async def _until_safe(self, *, is_broken: bool) -> None:
         """Waits for one, for a while: putting the width back starts workers again. For a job that is broken only until
         a checkpoint is written; without a word of the log agent's, not at all."""
-        from kopt.cluster.client.api import ApiError
-
-        until_s = time.time() + self._times_s.safe_s
-        is_announced = False
-        while time.time() < until_s:
-            try:
-                status = status_of(await self._job.read(), time.time())
-            except ApiError:
-                return
-            if status is None or status.safe or (is_broken and status.state is not JobState.CKPT_WRITING):
-                return
-            if not is_announced:
-                self._say(f"waiting for a safe moment to take it back, for {self._times_s.safe_s:.0f} s at most")
-                is_announced = True
-            await asyncio.sleep(self._settings.poll_s)
+        bound_s = self._times_s.safe_s
+        await until_safe(
+            self._job.read,
+            bound_s,
+            self._settings.poll_s,
+            suffices=lambda status: status.safe or (is_broken and status.state is not JobState.CKPT_WRITING),
+            say=lambda: self._say(f"waiting for a safe moment to take it back, for {bound_s:.0f} s at most"),
+        )
 
     def _times(self) -> list[StepTime]:
         return for_each_sample(self._steps.times, self._applied_s, self._change)

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from kopt.controllers.overview.running_workloads import PodKind
     from kopt.controllers.rightsizing.candidates import RunningWorkload
 
-STALE_S = 90.0
-"""What the log agent writes on pods is written again each minute."""
 _CURVE_S = 5.0
 _LONGEST_STEP_S = 1e7
 Curve = Mapping[int, float]
@@ -214,6 +212,7 @@ async def _stopped_by_kueue(kube: "Kube", job: "ElasticJob", annotations: Mappin
 
 def rest_of(pods: "Sequence[Object]", now_s: float) -> Rest:
     """What is left of a job, by what the log agent writes on its pods."""
+    from kopt.cluster.checkpoints.safe_moment import status_of
     from kopt.cluster.objects.progress import progress_of
 
     progress, status = progress_of(pods), status_of(pods, now_s)
@@ -224,15 +223,6 @@ def rest_of(pods: "Sequence[Object]", now_s: float) -> Rest:
         step_seconds if step_seconds is not None and 0 < step_seconds < _LONGEST_STEP_S else None,
         None if risk is None else risk.high,
     )
-
-
-def status_of(pods: "Sequence[Object]", now_s: float) -> Any:
-    """What the log agent says of the job's checkpoints; None where it says nothing, or has not lately."""
-    from kopt.cluster.checkpoints.status import recent_status
-    from kopt.cluster.objects.fields import mapping
-
-    reported = recent_status((mapping(pod, "metadata", "annotations") for pod in pods), now_s, STALE_S)
-    return None if reported is None else reported.status
 
 
 async def _room(kube: "Kube", pods: "Sequence[Object]", job: "ElasticJob", surroundings: _Surroundings) -> Room:

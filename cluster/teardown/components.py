@@ -17,7 +17,6 @@ from kopt.cluster.client.resources import (
     MUTATING_WEBHOOKS,
     OURS,
     PODS,
-    POLICIES_COMPONENT,
     VALIDATING_POLICIES,
     VALIDATING_POLICY_BINDINGS,
     VALIDATING_WEBHOOKS,
@@ -27,7 +26,8 @@ from kopt.cluster.teardown.steps import POLL_EVERY_S, Outcome, Step, do, find
 
 KEPT_COMPONENTS = ("scheduler",)
 """Deployments that stay: pods that name a scheduler would wait for it for ever."""
-_GUARD = "guard"
+GUARD_COMPONENT = "guard"
+_STOPPED = f"{OURS},{COMPONENT_LABEL} notin ({','.join(KEPT_COMPONENTS)})"
 
 
 async def delete_webhooks(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
@@ -40,9 +40,10 @@ async def delete_webhooks(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
             yield await do(step, partial(kube.delete, resource, step.name), dry_run)
 
 
-async def delete_guard(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
-    """Bindings first: they are what acts. Fences of our own accounts stay, as they restrict no other account."""
-    selector = f"{OURS},{COMPONENT_LABEL} in ({_GUARD},{POLICIES_COMPONENT})"
+async def delete_policies(kube: Kube, component: str, dry_run: bool) -> AsyncGenerator[Outcome]:
+    """Of the API server, of one component. Bindings first: they are what acts. Fences of our own accounts are none of
+    these and stay, as they restrict no other account."""
+    selector = f"{OURS},{COMPONENT_LABEL}={component}"
     for resource in (
         VALIDATING_POLICY_BINDINGS,
         MUTATING_POLICY_BINDINGS,
@@ -58,8 +59,7 @@ async def delete_guard(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
 
 
 async def stop_controllers(kube: Kube, namespace: str, dry_run: bool) -> AsyncGenerator[Outcome]:
-    others = f"{OURS},{COMPONENT_LABEL} notin ({','.join(KEPT_COMPONENTS)})"
-    result, failed = await find(kube, DEPLOYMENTS, others, namespace)
+    result, failed = await find(kube, DEPLOYMENTS, _STOPPED, namespace)
     if failed is not None:
         yield failed
     for document in result:
@@ -70,7 +70,10 @@ async def stop_controllers(kube: Kube, namespace: str, dry_run: bool) -> AsyncGe
         # The subresource: this right does not allow to change what the Deployment runs.
         scale = partial(kube.patch, DEPLOYMENTS, step.name, {"spec": {"replicas": 0}}, step.namespace)
         yield await do(step, partial(scale, subresource="scale"), dry_run)
-    result, failed = await find(kube, DAEMON_SETS, others, namespace)
+
+
+async def delete_agents(kube: Kube, namespace: str, dry_run: bool) -> AsyncGenerator[Outcome]:
+    result, failed = await find(kube, DAEMON_SETS, _STOPPED, namespace)
     if failed is not None:
         yield failed
     for document in result:

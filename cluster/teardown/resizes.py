@@ -1,17 +1,14 @@
-"""Changes of running workloads that nobody watches any more: each pod, and each elastic job, gets back what it had."""
+"""Changes of CPU and memory that nobody watches any more: each pod gets back what it had."""
 
 import time
 from collections.abc import AsyncGenerator
 
 from kopt.cluster.client.api import ApiError, Kube
-from kopt.cluster.client.resources import PODS, Resource
+from kopt.cluster.client.resources import PODS
 from kopt.cluster.objects.annotations import AnnotationError
-from kopt.cluster.objects.resize_history import RESIZING, open_change, widths_of
+from kopt.cluster.objects.resize_history import RESIZING, open_change
 from kopt.cluster.teardown.steps import Outcome, Step, find
-from kopt.cluster.workloads.resizing.elastic import ELASTIC_KINDS, width_of_object
 from kopt.cluster.workloads.resizing.pods import ResizedPods
-from kopt.cluster.workloads.resizing.width import ResizedWidth
-from kopt.core.workload.rightsizing import Outcome as Change
 from kopt.core.workload.rightsizing import Resize
 
 _MOST_GIVEN = 2.1
@@ -39,28 +36,9 @@ async def undo_resizes(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
             continue
         resized = ResizedPods(kube, [pod], record.resize, time.time, record.at_s)
         yield Outcome(step, "" if dry_run else await _undone(resized))
-    for resource in ELASTIC_KINDS:
-        async for outcome in _undo_widths(kube, resource, dry_run):
-            yield outcome
 
 
-async def _undo_widths(kube: Kube, resource: Resource, dry_run: bool) -> AsyncGenerator[Outcome]:
-    jobs, failed = await find(kube, resource, RESIZING)
-    if failed is not None:
-        yield failed
-    for job in jobs:
-        step = Step("release", resource, job["metadata"]["namespace"], job["metadata"]["name"], "its width")
-        try:
-            record = next((each for each in widths_of(job) if each.outcome is Change.OPEN), None)
-        except AnnotationError as error:
-            yield Outcome(step, str(error))
-            continue
-        if record is not None:
-            resized = ResizedWidth(kube, width_of_object(resource, job), record.resize, time.time, record.at_s)
-            yield Outcome(step, "" if dry_run else await _undone(resized))
-
-
-async def _undone(resized: ResizedPods | ResizedWidth) -> str:
+async def _undone(resized: ResizedPods) -> str:
     """Why not; empty where it is done."""
     try:
         left = await resized.restore("Switched off.")

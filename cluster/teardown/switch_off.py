@@ -1,10 +1,13 @@
-"""Everything of ours off: webhooks, compiled compliance policies and the policy that guards our annotations deleted,
-controllers scaled to zero, agents, tests and Jobs that hold reserved GPUs deleted, held workloads released, pods that
-are being resized given back what they had.
+"""Everything of ours off: webhooks and compiled compliance policies deleted, controllers scaled to zero, elastic jobs
+that nobody watches given back their width, agents deleted, then the policy that guards our annotations, tests and Jobs
+that hold reserved GPUs, held workloads released, pods that are being resized given back what they had.
 
-In this order, as a controller that still runs could hold again what was released. Safe to repeat: what is off already
-is not touched, and a second run finds nothing. The entry of the extender in a scheduler's configuration is
-``ignorable`` and may stay; a scheduler that the chart deployed goes on without the extender, as pods name it.
+In this order, as a controller that still runs could hold again what was released, and acts on annotations that others
+could forge without the guard. Log agents go on until widths are given back: they tell which moment is safe.
+
+Safe to repeat: what is off already is not touched, and a second run finds nothing. The entry of the extender in a
+scheduler's configuration is ``ignorable`` and may stay; a scheduler that the chart deployed goes on without the
+extender, as pods name it.
 
 A DaemonSet has no number of replicas; it is deleted, and comes back with the next ``helm upgrade`` as the webhook
 configurations do. What is held is found and restored as ``cluster.holds.hold`` says, priorities as
@@ -17,15 +20,25 @@ from collections.abc import AsyncGenerator, Sequence
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import (
     HOLDS_COMPONENT,
+    POLICIES_COMPONENT,
     TESTS_COMPONENT,
     Resource,
 )
 from kopt.cluster.holds.hold import HELD_KINDS
 from kopt.cluster.teardown.changes import open_unhealthy_nodes, release_held, unguard, unorder, untaint_devices
-from kopt.cluster.teardown.components import delete_guard, delete_webhooks, end_jobs, stop_controllers, wait_until_ended
+from kopt.cluster.teardown.components import (
+    GUARD_COMPONENT,
+    delete_agents,
+    delete_policies,
+    delete_webhooks,
+    end_jobs,
+    stop_controllers,
+    wait_until_ended,
+)
 from kopt.cluster.teardown.queues import give_back_queues
 from kopt.cluster.teardown.resizes import undo_resizes
 from kopt.cluster.teardown.steps import Outcome, Step
+from kopt.cluster.teardown.widths import undo_widths
 from kopt.core.scheduling.queue_tree import Engine
 
 
@@ -44,10 +57,15 @@ async def switch_off(
     """
     async for outcome in delete_webhooks(kube, dry_run):
         yield outcome
-    async for outcome in delete_guard(kube, dry_run):
+    async for outcome in delete_policies(kube, POLICIES_COMPONENT, dry_run):
         yield outcome
     stopped: list[Step] = []
     async for outcome in stop_controllers(kube, namespace, dry_run):
+        stopped += [] if outcome.error else [outcome.step]
+        yield outcome
+    async for outcome in undo_widths(kube, dry_run, wait_s):
+        yield outcome
+    async for outcome in delete_agents(kube, namespace, dry_run):
         stopped += [] if outcome.error else [outcome.step]
         yield outcome
     if stopped and not dry_run:
@@ -56,6 +74,8 @@ async def switch_off(
         # A replica that was starting may have registered once more before it ended.
         async for outcome in delete_webhooks(kube, dry_run):
             yield outcome
+    async for outcome in delete_policies(kube, GUARD_COMPONENT, dry_run):
+        yield outcome
     for component in (TESTS_COMPONENT, HOLDS_COMPONENT):
         async for outcome in end_jobs(kube, component, dry_run):
             yield outcome

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -53,12 +54,14 @@ class Webhook:
 
 
 @contextmanager
-def running_alertmanager(folder: Path, webhook: Webhook, route: Mapping[str, Any]) -> Iterator[str]:
-    """Its address, host and port. ``route`` is beside the receiver."""
+def running_alertmanager(
+    folder: Path, webhook: Webhook, route: Mapping[str, Any], more: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[str]:
+    """Its address, host and port. ``route`` is beside the receiver, ``more`` what that has beside the webhook."""
     binary = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
     if binary is None:
         pytest.skip("Alertmanager is not installed (Debian package prometheus-alertmanager)")
-    receiver = {"name": "team", "webhook_configs": [{"url": webhook.url, "send_resolved": True}]}
+    receiver = {"name": "team", "webhook_configs": [{"url": webhook.url, "send_resolved": True}], **more}
     configuration = folder / "alertmanager.yml"
     configuration.write_text(yaml.safe_dump({"route": {"receiver": "team", **route}, "receivers": [receiver]}))
     subprocess.run(["amtool", "check-config", configuration], check=True, capture_output=True, timeout=60)

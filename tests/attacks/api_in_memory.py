@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from kopt.cluster.client.api import Listing, Page, Patch, WatchEvent
 from kopt.cluster.client.errors import AlreadyExists, Conflict, NotFound
 from kopt.cluster.client.resources import EVENTS, PODS, Object, Resource
 
+_BETWEEN_TERMS, _EXCLUDED = re.compile(r",(?![^(]*\))"), re.compile(r"(?P<key>\S+) notin \((?P<values>.*)\)")
 Place = tuple[str, str, str]
 """(path of the collection, namespace, name)."""
 
@@ -256,7 +258,11 @@ def _is_selected(watch: _Watch, document: Object) -> bool:
         return False
     labels, fields = watch.selectors
     own = metadata.get("labels") or {}
-    for term in filter(None, labels.split(",")):
+    for term in filter(None, _BETWEEN_TERMS.split(labels)):
+        if (excluded := _EXCLUDED.fullmatch(term)) is not None:
+            if own.get(excluded["key"]) in excluded["values"].split(","):
+                return False
+            continue
         key, equals, value = term.partition("=")
         if key not in own or (equals and own[key] != value):
             return False

@@ -1,6 +1,7 @@
 """The same figures by everything that answers: truth, pages, the dashboards' queries, the command line, and cost."""
 
 import json
+import logging
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from kopt.core.dashboards.catalogue import dashboards
 from tests.day.running import Day
 from tests.day.truth import Held, summed
 
+_LOG = logging.getLogger(__name__)
 SOURCES = ("page", "dashboards", "command line", "cost")
 _OFTEN_S = 3.0
 
@@ -50,12 +52,20 @@ def within(name: str, low: float, high: float, rounding: float = 1e-6, /, **said
 
 def settled(rows: Callable[[], list[Row]], longest_s: float) -> list[Row]:
     """Once all agree with the truth, or what they say in the end: nothing changes meanwhile, so that what is late is
-    late by that much."""
+    late by that much. Who does not answer in time is asked again."""
     end_s = time.monotonic() + longest_s
     while True:
-        answered = rows()
-        if not any(row.wrong for row in answered) or time.monotonic() > end_s:
-            return answered
+        is_last = time.monotonic() > end_s
+        try:
+            answered = rows()
+        except (AssertionError, httpx.HTTPError) as error:
+            if is_last:
+                raise
+            _LOG.warning("no answer yet: %r", error)
+        else:
+            if is_last or not any(row.wrong for row in answered):
+                return answered
+            _LOG.warning("not settled: %s", ", ".join(row.name for row in answered if row.wrong))
         time.sleep(_OFTEN_S)
 
 

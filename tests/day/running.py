@@ -16,7 +16,7 @@ import yaml
 from controlplane import build
 from controlplane.kwok import Kwok
 from controlplane.plane import Cluster
-from controlplane.processes import Server, free_port, wait_for
+from controlplane.processes import PATIENCE_S, Server, free_port, wait_for
 from prometheus_server import RunningPrometheus
 from replicas import ControllerProcess
 
@@ -39,6 +39,8 @@ class Times:
     read_s: float = 2
     scrape_s: float = 4
     evaluate_s: float = 4
+    reconcile_s: float = 5
+    """Between two comparisons of what the meter has of pods and of nodes: an hour elsewhere."""
 
     @property
     def faster(self) -> float:
@@ -73,7 +75,7 @@ class Day:
 @contextmanager
 def running_day(cluster: Cluster, kwok: Kwok, folder: Path, plan: Plan, times: Times) -> Iterator[Day]:
     """``KOPT_HOME`` of this process has to be ``folder``: commands and the meter share a database there."""
-    api = cluster.api
+    api, patience_s = cluster.api, PATIENCE_S + 0.2 * plan.nodes
     with ExitStack() as running:
         names = running.enter_context(kwok.nodes(plan.nodes, GPUS, labels=PRODUCT))
         spaces = {team: api.space(team, {"kaiwo.ai/team": team}) for team in TEAMS}
@@ -84,9 +86,10 @@ def running_day(cluster: Cluster, kwok: Kwok, folder: Path, plan: Plan, times: T
         agents = Agents(nodes, free_port(), times.read_s)
         running.callback(agents.stop)
         state = running.enter_context(kube_state_metrics(cluster, folder))
-        meter = ControllerProcess(cluster, "meter", f"--namespace={meter_space}", "--reconcile=5s")  # type: ignore[arg-type]
+        options = f"--namespace={meter_space}", f"--reconcile={times.reconcile_s:g}s"
+        meter = ControllerProcess(cluster, "meter", *options)  # type: ignore[arg-type]
         running.callback(meter.server.kill)
-        meter.wait_leading()
+        meter.server.wait_until(lambda: meter.leads, patience_s, "the meter leads")
         own = folder / "prometheus"
         own.mkdir()
         (own / "kopt.yaml").write_text(yaml.safe_dump({"groups": rules(times)}))
@@ -103,8 +106,10 @@ def running_day(cluster: Cluster, kwok: Kwok, folder: Path, plan: Plan, times: T
         pages = Server("pages", [sys.executable, "-P", "-m", "kopt.cli.local.pages"], folder, environment)
         running.callback(pages.stop)
         address = f"http://127.0.0.1:{port}"
-        pages.wait_until(lambda: httpx.get(f"{address}/gpus", trust_env=False).is_success)
-        truth.began_s = wait_for(lambda: meter.metric("kopt_cost_metered_until_seconds"), what="it is metered")
+        pages.wait_until(lambda: httpx.get(f"{address}/gpus", trust_env=False).is_success, patience_s)
+        truth.began_s = wait_for(
+            lambda: meter.metric("kopt_cost_metered_until_seconds"), patience_s, what="it is metered"
+        )
         player = Player(api, plan, truth, nodes, spaces, times.span_s)
         yield Day(player, truth, times, prometheus.url, address, cluster.kubeconfig, folder, agents, meter)
 
@@ -157,7 +162,9 @@ def _configuration(times: Times, agents: Agents, names: Sequence[str], state: st
     relabel = [{"source_labels": ["__metrics_path__"], "target_label": "instance"}]
     jobs = [
         {"job_name": "telemetry", "honor_labels": True, "static_configs": own, "relabel_configs": relabel},
-        {"job_name": "kube-state-metrics", "honor_labels": True, "static_configs": [{"targets": [state]}]},
+        # As kube-prometheus-stack does: of a large cluster it is one text of many megabytes.
+        {"job_name": "kube-state-metrics", "honor_labels": True, "static_configs": [{"targets": [state]}]}
+        | {"scrape_timeout": interval["scrape_interval"]},
         {"job_name": "kopt-meter", "static_configs": [{"targets": [meter]}]},
     ]
     return yaml.safe_dump({"global": interval, "rule_files": ["kopt.yaml"], "scrape_configs": jobs})

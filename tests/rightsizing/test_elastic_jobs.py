@@ -23,7 +23,8 @@ from kopt.cli.rightsize.history import taken_back
 from kopt.cli.rightsize.width_watch import WidthApplySettings, apply_width
 from kopt.cli.rightsize.widths import WidthCandidate, read_widths
 from kopt.cluster.client.api import Kube, connect
-from kopt.cluster.client.resources import EVENTS, JOBS, Object
+from kopt.cluster.client.resources import EVENTS, JOBS, PODS, Object
+from kopt.cluster.objects.progress import progress_of
 from kopt.cluster.objects.resize_history import RESIZES, widths_of
 from kopt.cluster.workloads.resizing.elastic import ELASTIC_BATCH, ELASTIC_WIDTH
 from kopt.core.workload.rightsizing import Batch, Outcome, WidthChange
@@ -31,7 +32,7 @@ from kopt.policies.rightsizing.watch import Action, WatchSettings
 from kopt.policies.rightsizing.width import WidthProposal
 
 pytestmark = [pytest.mark.cluster, pytest.mark.services, pytest.mark.long, pytest.mark.timeout(1200)]
-GPU = "nvidia.com/gpu"
+GPU, AGAIN_S = "nvidia.com/gpu", 30.0
 TRAINER = Path(__file__).parent / "elastic_trainer.py"
 SETTINGS = WidthApplySettings(
     # Of a machine that is busy with other things, and so is its noise.
@@ -113,6 +114,18 @@ async def _width(kube: Kube, job: Object) -> tuple[int, int]:
     return spec["parallelism"], spec["completions"]
 
 
+async def _goes_on(kube: Kube, job: Object, since_s: float) -> None:
+    """Until its workers do steps again: on a busy machine they need minutes to find each other."""
+    until_s = time.monotonic() + 400
+    while True:
+        pods = (await kube.list(PODS, job["metadata"]["namespace"])).items
+        if (progress := progress_of(pods)) is not None and progress.at_s > since_s + AGAIN_S:
+            return
+        if time.monotonic() > until_s:
+            raise AssertionError(["no steps any more", *(pod["status"].get("containerStatuses") for pod in pods)])
+        await asyncio.sleep(2)
+
+
 async def _forget(kube: Kube, job: Object) -> None:
     """As if the change were long ago."""
     await kube.patch(JOBS, "train", {"metadata": {"annotations": {RESIZES: None}}}, job["metadata"]["namespace"])
@@ -137,6 +150,7 @@ async def test_a_job_gets_a_worker_that_stays_loses_one_that_slows_it_and_is_put
         "taken back: width: 2 to 3"
     )
     assert await _width(kube, job) == (2, 2)
+    await _goes_on(kube, job, time.time())
     await _forget(kube, job)
     (tmp_path / "slow").touch()
     undone = await apply_width(kube, await _candidate(kube, job, 3), SETTINGS, lines.append)

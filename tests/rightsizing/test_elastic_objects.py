@@ -15,7 +15,7 @@ from kopt.cluster.client.api import Conflict, Kube, NotFound, connect
 from kopt.cluster.client.resources import JOBS, PODS, Object, Resource
 from kopt.cluster.objects.annotations import AnnotationError
 from kopt.cluster.objects.resize_history import RESIZES, RESIZING, widths_of, written
-from kopt.cluster.teardown.resizes import undo_resizes
+from kopt.cluster.teardown.widths import undo_widths
 from kopt.cluster.workloads.kinds import BY_KEY, PYTORCH_JOBS
 from kopt.cluster.workloads.resizing.elastic import (
     ELASTIC_BATCH,
@@ -305,6 +305,6 @@ async def test_switching_off_puts_back_what_nobody_watches(kube: Kube, train: Ob
     await resized.open(NOW_S)
     await resized.apply()
     for dry_run, width in ((True, 3), (False, 2)):
-        outcomes = [each async for each in undo_resizes(kube, dry_run) if each.step.namespace == space]
+        outcomes = [each async for each in undo_widths(kube, dry_run, 60.0) if each.step.namespace == space]
         assert [(each.step.name, each.step.detail, each.error) for each in outcomes] == [("train", "its width", "")]
         assert (await _now(kube, train))["spec"]["parallelism"] == width

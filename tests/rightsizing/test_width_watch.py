@@ -137,7 +137,7 @@ class Training:
             if not (self.stops and self.width > 2):
                 self.step += (now_s - last_s) / STEP_S / (self.slower if self.width > 2 else 1.0)
             last_s = now_s
-            self._report(now_s)
+            self.report(now_s)
 
     def _reconcile(self) -> bool:
         pods = {name: each for each in self.kube.all(PODS) if (name := each["metadata"]["name"]).startswith("train-")}
@@ -150,7 +150,7 @@ class Training:
             del self.kube.objects[PODS.path(), "team", name]
         return bool(pods) and wanted != pods.keys()
 
-    def _report(self, now_s: float) -> None:
+    def report(self, now_s: float) -> None:
         done_s = now_s - (self.step % 1) * STEP_S
         written = {
             **notes(),
@@ -198,7 +198,7 @@ def _pending(train: Training, gpus: int = 1) -> None:
     train.kube.put(PODS, pod("waits", on="", gpus=gpus))
 
 
-async def _when(condition: Callable[[], bool]) -> None:
+async def when(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
         while not condition():
             await asyncio.sleep(0.005)
@@ -240,7 +240,7 @@ async def test_a_moment_that_passes_while_the_change_is_recorded_is_not_used(
         result = await patch(*given, **more)
         if "record" in train.kube.writes:
             train.safe = "false"
-            train._report(time.time())
+            train.report(time.time())
         return result
 
     monkeypatch.setattr(train.kube, "patch", patched)
@@ -260,7 +260,7 @@ async def test_a_job_that_does_not_come_back_gets_its_width_back(train: Training
 
 async def test_what_others_set_while_it_is_watched_stays(train: Training) -> None:
     watch = asyncio.create_task(_applied(train))
-    await _when(lambda: train.width == 3)
+    await when(lambda: train.width == 3)
     document = train.kube.find(JOBS, "train", "team")
     assert document is not None
     train.kube.put(JOBS, document | {"spec": document["spec"] | {"parallelism": 4, "completions": 4}})
@@ -271,7 +271,7 @@ async def test_what_others_set_while_it_is_watched_stays(train: Training) -> Non
 
 async def test_a_job_that_is_deleted_while_it_is_watched_is_over(train: Training) -> None:
     watch = asyncio.create_task(_applied(train))
-    await _when(lambda: train.width == 3)
+    await when(lambda: train.width == 3)
     del train.kube.objects[JOBS.path(), "team", "train"]
     decision = await watch
     assert decision.reason.code == "WORKLOAD_ENDED"
@@ -279,7 +279,7 @@ async def test_a_job_that_is_deleted_while_it_is_watched_is_over(train: Training
 
 async def test_who_interrupts_the_watch_gets_the_width_of_before(train: Training) -> None:
     watch = asyncio.create_task(_applied(train))
-    await _when(lambda: train.width == 3)
+    await when(lambda: train.width == 3)
     watch.cancel()
     with pytest.raises(asyncio.CancelledError):
         await watch
@@ -289,7 +289,7 @@ async def test_who_interrupts_the_watch_gets_the_width_of_before(train: Training
 async def test_nobody_else_changes_it_meanwhile(train: Training) -> None:
     candidate = await _candidate(train)
     watch = asyncio.create_task(_applied(train))
-    await _when(lambda: Outcome.OPEN in train.outcomes())
+    await when(lambda: Outcome.OPEN in train.outcomes())
     kube: Any = train.kube
     with pytest.raises(Refused, match=r"another change of train is open|train has 3 workers"):
         await apply_width(kube, candidate, SETTINGS, lambda _: None)
@@ -353,7 +353,7 @@ async def test_time_to_be_back_counts_from_where_all_workers_run(train: Training
     settings = replace(SETTINGS, apply=replace(SETTINGS.apply, accept_s=8.0))
     kube: Any = train.kube
     watch = asyncio.create_task(apply_width(kube, await _candidate(train), settings, lambda _: None))
-    await _when(lambda: train.width == 3)
+    await when(lambda: train.width == 3)
     await asyncio.sleep(SETTINGS.least_back_s)
     train.starts = True
     assert (await watch).action is Action.KEEP
@@ -363,7 +363,7 @@ async def test_gpus_that_were_given_to_others_are_not_taken_back_from_them(train
     _pending(train)
     kube: Any = train.kube
     watch = asyncio.create_task(apply_width(kube, await _candidate(train, 1), SETTINGS, lambda _: None))
-    await _when(lambda: train.width == 1)
+    await when(lambda: train.width == 1)
     watch.cancel()
     with pytest.raises(asyncio.CancelledError):
         await watch
@@ -374,7 +374,7 @@ async def test_gpus_that_no_other_needs_any_more_are(train: Training) -> None:
     _pending(train)
     kube: Any = train.kube
     watch = asyncio.create_task(apply_width(kube, await _candidate(train, 1), SETTINGS, lambda _: None))
-    await _when(lambda: train.width == 1)
+    await when(lambda: train.width == 1)
     del train.kube.objects[PODS.path(), "team", "waits"]
     await asyncio.sleep(0.1)
     watch.cancel()
@@ -385,9 +385,9 @@ async def test_gpus_that_no_other_needs_any_more_are(train: Training) -> None:
 
 async def test_a_width_is_taken_back_when_no_checkpoint_is_being_written(train: Training) -> None:
     watch = asyncio.create_task(_applied(train))
-    await _when(lambda: train.width == 3)
+    await when(lambda: train.width == 3)
     train.safe, train.state = "false", "CKPT_WRITING"
-    train._report(time.time())
+    train.report(time.time())
     watch.cancel()
     await asyncio.sleep(0.5)
     assert train.width == 3

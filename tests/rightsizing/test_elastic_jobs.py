@@ -45,7 +45,9 @@ SETTINGS = WidthApplySettings(
     least_back_s=200,
     settle_s=60,
 )
+# Agents of pods of one machine have one address, and the store of whoever is first by process id: see docs/rightsizing.md.
 LAUNCH = """
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 exec {python} -m torch.distributed.run --nnodes 1:4 --nproc-per-node 1 --max-restarts 50 --rdzv-id elastic \
   --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{port} \
   --rdzv-conf is_host=$([ $JOB_COMPLETION_INDEX = 0 ] && echo true || echo false),last_call_timeout=2,timeout=120 \

@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 from kopt.cluster.objects.device_slices import DevicePool, Taint, shared_gpus, whole_gpus
 from kopt.cluster.workloads.requests.devices import (
     ObservedClaim,
-    PublishedSlice,
     device_request,
     only_request,
     read_slice,
     set_selector,
 )
 from kopt.controllers.devices.books import RESERVED_S, Books, SelectedSet
-from kopt.controllers.devices.sets import LinkedGpus, choose_set, linked_gpus
+from kopt.controllers.devices.sets import LinkedGpus, best_gpus, linked_gpus
 
 DRIVER = "gpu.nvidia.com"
 CLASS = {
@@ -44,16 +43,12 @@ def topology(node: str, links: list[tuple[int, int]]) -> LinkedGpus:
 
 class Cluster:
     def __init__(self, *pools: DevicePool, linked: dict[str, list[tuple[int, int]]] | None = None) -> None:
-        self.slices: dict[tuple[str, str], PublishedSlice] = {}
+        self.now_s = 0.0
+        self.links = {("", node): topology(node, pairs) for node, pairs in (linked or {}).items()}
+        self.books = Books(lambda: self.now_s, linked=self.links)
         for pool in pools:
             for document in pool.slices():
-                part = read_slice(document)
-                assert part is not None
-                self.slices["", document["metadata"]["name"]] = part
-        self.claims: dict[tuple[str, str], ObservedClaim] = {}
-        self.now_s = 0.0
-        links = {("", node): topology(node, pairs) for node, pairs in (linked or {}).items()}
-        self.books = Books(self.slices, self.claims, lambda: self.now_s, linked=links)
+                self.books.put_slice(("", document["metadata"]["name"]), read_slice(document))
 
     def select(self, count: int, key: str = "uid/gpu") -> SelectedSet | None:
         exactly = {"deviceClassName": "gpu", "count": count}
@@ -66,7 +61,8 @@ class Cluster:
         return selection
 
     def allocate(self, key: str, node: str, *numbers: int) -> None:
-        self.claims["team", key] = ObservedClaim(key, tuple((DRIVER, node, f"gpu-{at}") for at in numbers), "")
+        claim = ObservedClaim(key, tuple((DRIVER, node, f"gpu-{at}") for at in numbers), "")
+        self.books.put_claim(("team", key), claim)
 
 
 def test_the_set_is_the_linked_one_on_the_node_that_has_fewest_left() -> None:
@@ -137,7 +133,7 @@ def test_gpus_that_are_tainted_or_shared_are_left_alone() -> None:
 
 
 def test_links_of_other_gpus_than_a_node_publishes_are_not_believed() -> None:
-    assert choose_set({"a": ["GPU-x", "GPU-y"]}, 2, {"a": topology("a", ACROSS)}) == ("a", ("GPU-x", "GPU-y"))
+    assert best_gpus(["GPU-x", "GPU-y", "GPU-z"], 2, topology("a", ACROSS)) == (0.0, ("GPU-x", "GPU-y"))
 
 
 @pytest.mark.parametrize("count", [0, 33])

@@ -18,7 +18,6 @@ from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.switches import OPEN, Gate
-from kopt.cluster.workloads.node_selection import runs_on
 from kopt.cluster.workloads.requests.devices import (
     CHOICE_ANNOTATION,
     DeviceRequest,
@@ -34,13 +33,11 @@ from kopt.cluster.workloads.requests.devices import (
 )
 from kopt.cluster.workloads.requests.external import CLAIMS, DEVICE_CLASSES, RESOURCE_SLICES
 from kopt.controllers.devices.books import AnySelection, Books
+from kopt.controllers.devices.open_nodes import Labels, OpenNodes
 from kopt.controllers.devices.sets import LinkedGpus, linked_gpus
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.switches import Owner
-
-Labels = tuple[dict[str, str], list[Object]]
-"""Labels and taints of a node that pods may be sent to."""
 
 
 class DevicesAtAdmission:
@@ -54,6 +51,7 @@ class DevicesAtAdmission:
         self._nodes: Informer[Labels] = Informer(kube, NODES, keep=_open_node)
         self._strategies: Informer[MigStrategy] = Informer(kube, MIG_STRATEGIES, keep=read_strategy)
         self._linked: Informer[LinkedGpus] = Informer(kube, NODE_TOPOLOGIES, keep=linked_gpus)
+        self._open = OpenNodes(self._nodes.objects)
         self.books = Books(strategy_of=self._strategy_of, linked=self._linked.objects)
         self._slices.subscribe(lambda change: self.books.put_slice(change.key, change.new))
         self._claims.subscribe(self._claim_changed)
@@ -107,14 +105,8 @@ class DevicesAtAdmission:
         request = self._request(claim)
         if request is None or mode is Mode.OBSERVE:
             return None
-        spec = mapping(pod, "spec")
-
-        def is_open(node: str) -> bool:
-            cached = self._nodes.objects.get(("", node))
-            return cached is not None and runs_on(dict(spec), *cached)
-
         key = made_for(claim)
-        selection = self.books.select(request, key, is_open)
+        selection = self.books.select(request, key, self._open.of(dict(mapping(pod, "spec"))))
         if selection is None:
             return Reason(
                 "DEVICE_NO_ROOM", "No node has room for what it asks for, so that the claim stays as written."
@@ -153,8 +145,9 @@ class DevicesAtAdmission:
             self.books.observe(change.new)
 
     def _node_changed(self, change: Change[Labels]) -> None:
-        # Heartbeats change no label.
-        if change.old is None or change.new is None or change.old[0] != change.new[0]:
+        # Heartbeats change neither.
+        if change.old != change.new:
+            self._open.changed(change.key[1])
             self.books.touch(change.key[1])
 
 

@@ -100,7 +100,8 @@ class Books:
     ) -> None:
         self._clock, self._strategy_of = clock, strategy_of
         self.index = GpuIndex(self._expected, linked)
-        self._learned: dict[Group, UsableSlices] = {}
+        self.learned: dict[Group, UsableSlices] = {}
+        """What requests are expected, by each group that was asked for."""
         self._reserved: dict[str, tuple[float, AnySelection]] = {}
         """By the key of the claim: until when, in the order of that."""
         self._allocated: dict[str, set[Key]] = {}
@@ -231,9 +232,9 @@ class Books:
         return () if strategy is None else tuple(sorted(strategy.shares.items()))
 
     def _policy(self, group: Group, layouts: Layouts) -> UsableSlices:
-        if group not in self._learned:
-            self._learned[group] = UsableSlices(layouts, dict(group.expected))
-        return self._learned[group]
+        if group not in self.learned:
+            self.learned[group] = UsableSlices(layouts, dict(group.expected))
+        return self.learned[group]
 
     def observe(self, claim: ObservedClaim) -> None:
         """A claim that another replica gave a choice to: what it selected is kept here, too."""

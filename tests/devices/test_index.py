@@ -169,9 +169,18 @@ steps = st.one_of(
 )
 
 
+def published() -> History:
+    """Nodes with both kinds of GPUs."""
+    cluster = History()
+    for kind, node in enumerate(NODES):
+        cluster.publish(DRIVERS[0], node, kind, 1, lost=9)
+    cluster.books.settle()
+    return cluster
+
+
 @given(st.lists(steps, max_size=25))
 def test_the_index_is_what_it_would_be_if_built_anew(history: list[Step]) -> None:
-    cluster = History()
+    cluster = published()
     for number, step in enumerate(history):
         step(cluster)
         if number % 3 == 2:
@@ -181,7 +190,7 @@ def test_the_index_is_what_it_would_be_if_built_anew(history: list[Step]) -> Non
 
 @given(st.lists(steps, max_size=15), st.sampled_from(REQUESTS))
 def test_what_is_gone_leaves_nothing(history: list[Step], request: DeviceRequest) -> None:
-    cluster = History()
+    cluster = published()
     for step in history:
         step(cluster)
     for key in list(cluster.slices):
@@ -190,6 +199,31 @@ def test_what_is_gone_leaves_nothing(history: list[Step], request: DeviceRequest
         cluster.put_claim(claim, None)
     assert state(cluster.books) == ({}, {})
     assert cluster.books.select(request, "late", lambda _: True) is None
+
+
+def test_a_claim_counts_as_it_comes_changes_and_goes() -> None:
+    """That of a stranger, of which no selection was made here."""
+    cluster = published()
+    for names in (("gpu-0", "gpu-1"), ("gpu-1",), ("gpu-2", "gpu-0"), ()):
+        allocated = tuple((DRIVERS[0], "b", name) for name in names)
+        cluster.put_claim(("team", "u"), ObservedClaim("", allocated, "") if names else None)
+        assert state(cluster.books) == state(cluster.rebuilt())
+        taken = {gpu.uuid for gpu in cluster.books.index.node("b").gpus if gpu.is_taken}
+        assert taken == {f"GPU-b-{name[-1]}" for name in names}
+
+
+def test_a_slice_completes_its_pool_on_every_node() -> None:
+    cluster = History()
+    first, second = (
+        PublishedSlice(DRIVERS[0], "rack", node, 1, 2, part.devices)
+        for node in "ab"
+        for part in map(read_slice, pool(DRIVERS[0], node, 1, 1).slices())
+        if part is not None
+    )
+    for part, on in ((first, []), (second, ["a", "b"]), (None, [])):
+        cluster.put_slice(("", f"rack-{'b' if part is not first else 'a'}"), part)
+        assert state(cluster.books) == state(cluster.rebuilt())
+        assert sorted(cluster.books.index.nodes()) == on
 
 
 @pytest.mark.parametrize("generation", [1, 2])

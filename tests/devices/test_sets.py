@@ -1,5 +1,6 @@
 """Claims for several whole GPUs: the node that then has fewest left, and the GPUs between which data moves fastest."""
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from kopt.cluster.objects.device_slices import DevicePool, Taint, shared_gpus, whole_gpus
 from kopt.cluster.workloads.requests.devices import (
     ObservedClaim,
+    choice_selector,
     device_request,
     only_request,
     read_slice,
@@ -16,6 +18,10 @@ from kopt.cluster.workloads.requests.devices import (
 )
 from kopt.controllers.devices.books import RESERVED_S, Books, SelectedSet
 from kopt.controllers.devices.sets import LinkedGpus, best_gpus, linked_gpus
+from kopt.core.gpu_catalogue import find_gpu
+from kopt.core.hardware.mig import mig_geometry
+from kopt.policies.partitions.layouts import layouts_of
+from kopt.policies.partitions.placement import UsableSlices
 
 DRIVER = "gpu.nvidia.com"
 CLASS = {
@@ -25,6 +31,7 @@ CLASS = {
         ]
     }
 }
+A100 = "NVIDIA A100-SXM4-80GB"
 ACROSS = [(0, 4), (1, 5), (2, 6), (3, 7)]
 Object = dict[str, Any]
 
@@ -130,6 +137,30 @@ def test_gpus_that_are_tainted_or_shared_are_left_alone() -> None:
         for at, each in enumerate(shared_gpus(2, "NVIDIA L40S", 48))
     )
     assert Cluster(DevicePool(DRIVER, "a", shared)).select(2) is None
+    a100 = tuple(type(each)(each.name, {**each.attributes, "productName": A100}, {}, shared=True) for each in shared)
+    assert Cluster(DevicePool(DRIVER, "a", a100)).select(1) is None
+    alone = tuple(type(each)(each.name, each.attributes, {}) for each in a100)
+    assert Cluster(DevicePool(DRIVER, "a", alone)).select(1) is not None
+
+
+def test_sets_of_gpus_are_what_is_expected_of_instances_later() -> None:
+    """Whole GPUs count as often as they are asked for: costs are learned anew after 200."""
+    cluster = Cluster(gpus("a", model=A100))
+    for number in range(50):
+        cluster.select(4, f"{number}/gpu")
+    ((group, policy),) = cluster.books.learned.items()
+    layouts = layouts_of(mig_geometry(find_gpu(A100)))
+    alone = UsableSlices(layouts)
+    for _ in range(200):
+        alone.observe(len(layouts.geometry.profiles) - 1)
+    assert group.model == A100
+    assert policy.cost.tolist() == alone.cost.tolist() != UsableSlices(layouts).cost.tolist()
+
+
+def test_what_a_driver_publishes_is_quoted() -> None:
+    hostile = 'GPU-1" || true || "'
+    assert set_selector(DRIVER, [hostile]).endswith(f".uuid in [{json.dumps(hostile)}]")
+    assert json.dumps(hostile) in choice_selector(DRIVER, hostile, 0)
 
 
 def test_links_of_other_gpus_than_a_node_publishes_are_not_believed() -> None:

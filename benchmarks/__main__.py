@@ -14,6 +14,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "demand-stress": "benchmarks.demand_stress",
     "density": "benchmarks.density",
     "devices": "benchmarks.devices",
+    "device-choices": "benchmarks.device_choices",
     "lending": "benchmarks.lending",
     "serving": "benchmarks.serving_latency",
     "gangs": "benchmarks.gangs",

@@ -18,7 +18,6 @@ from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.switches import OPEN, Gate
-from kopt.cluster.workloads.node_selection import runs_on
 from kopt.cluster.workloads.requests.devices import (
     CHOICE_ANNOTATION,
     DeviceRequest,
@@ -34,13 +33,11 @@ from kopt.cluster.workloads.requests.devices import (
 )
 from kopt.cluster.workloads.requests.external import CLAIMS, DEVICE_CLASSES, RESOURCE_SLICES
 from kopt.controllers.devices.books import AnySelection, Books
+from kopt.controllers.devices.open_nodes import Labels, OpenNodes
 from kopt.controllers.devices.sets import LinkedGpus, linked_gpus
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.switches import Owner
-
-Labels = tuple[dict[str, str], list[Object]]
-"""Labels and taints of a node that pods may be sent to."""
 
 
 class DevicesAtAdmission:
@@ -54,24 +51,38 @@ class DevicesAtAdmission:
         self._nodes: Informer[Labels] = Informer(kube, NODES, keep=_open_node)
         self._strategies: Informer[MigStrategy] = Informer(kube, MIG_STRATEGIES, keep=read_strategy)
         self._linked: Informer[LinkedGpus] = Informer(kube, NODE_TOPOLOGIES, keep=linked_gpus)
-        self.books = Books(
-            self._slices.objects, self._claims.objects, strategy_of=self._strategy_of, linked=self._linked.objects
-        )
+        self._open = OpenNodes(self._nodes.objects)
+        self.books = Books(strategy_of=self._strategy_of, linked=self._linked.objects)
+        self._slices.subscribe(lambda change: self.books.put_slice(change.key, change.new))
         self._claims.subscribe(self._claim_changed)
+        self._nodes.subscribe(self._node_changed)
+        self._strategies.subscribe(lambda _: self.books.touch())
+        self._linked.subscribe(lambda change: self.books.touch(change.key[1]))
         for informer in self._informers:
             if isolation is not None:
                 informer.isolation = isolation
 
     @property
+    def _needed(self) -> tuple[Informer[Any], ...]:
+        """Without links the order is that of the slice: they are not waited for, as they may be forbidden to us."""
+        return self._slices, self._claims, self._classes, self._nodes, self._strategies
+
+    @property
     def _informers(self) -> tuple[Informer[Any], ...]:
-        return self._slices, self._claims, self._classes, self._nodes, self._strategies, self._linked
+        return *self._needed, self._linked
 
     async def run(self) -> None:
-        await asyncio.gather(*(informer.run() for informer in self._informers))
+        await asyncio.gather(self._settle(), *(informer.run() for informer in self._informers))
+
+    async def _settle(self) -> None:
+        """All nodes are new at first: that they are read must not delay a review."""
+        for informer in self._needed:
+            await informer.synced.wait()
+        self.books.settle()
 
     def is_wanted(self, claim: Object) -> bool:
         """Whether a claim may be given a choice at all: without it nothing has to be read."""
-        ready = all(informer.synced.is_set() for informer in self._informers)
+        ready = all(informer.synced.is_set() for informer in self._needed)
         fresh = CHOICE_ANNOTATION not in mapping(claim, "metadata", "annotations")
         return ready and fresh and bool(owner_pod(claim)[0]) and self._request(claim) is not None
 
@@ -94,14 +105,8 @@ class DevicesAtAdmission:
         request = self._request(claim)
         if request is None or mode is Mode.OBSERVE:
             return None
-        spec = mapping(pod, "spec")
-
-        def is_open(node: str) -> bool:
-            cached = self._nodes.objects.get(("", node))
-            return cached is not None and runs_on(dict(spec), *cached)
-
         key = made_for(claim)
-        selection = self.books.select(request, key, is_open)
+        selection = self.books.select(request, key, self._open.of(dict(mapping(pod, "spec"))))
         if selection is None:
             return Reason(
                 "DEVICE_NO_ROOM", "No node has room for what it asks for, so that the claim stays as written."
@@ -135,8 +140,15 @@ class DevicesAtAdmission:
         return min(matches, key=lambda strategy: strategy.name, default=None)
 
     def _claim_changed(self, change: Change[ObservedClaim]) -> None:
+        self.books.put_claim(change.key, change.new)
         if change.new is not None and change.old is None:
             self.books.observe(change.new)
+
+    def _node_changed(self, change: Change[Labels]) -> None:
+        # Heartbeats change neither.
+        if change.old != change.new:
+            self._open.changed(change.key[1])
+            self.books.touch(change.key[1])
 
 
 def _open_node(node: Object) -> Labels | None:

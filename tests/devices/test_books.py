@@ -11,7 +11,6 @@ from kopt.cluster.objects.custom.mig_strategy import MigStrategy, StrategyError,
 from kopt.cluster.objects.device_slices import DevicePool, Taint, mig_gpus, whole_gpus
 from kopt.cluster.workloads.requests.devices import (
     ObservedClaim,
-    PublishedSlice,
     device_request,
     only_request,
     read_claim,
@@ -42,11 +41,11 @@ class Cluster:
     def __init__(self, *pools: DevicePool, expects: dict[str, int] | None = None) -> None:
         documents = [document for pool in pools for document in pool.slices()]
         read = {("", document["metadata"]["name"]): read_slice(document) for document in documents}
-        self.slices: dict[tuple[str, str], PublishedSlice] = {key: part for key, part in read.items() if part}
-        self.claims: dict[tuple[str, str], ObservedClaim] = {}
         self.clock = Clock()
         strategy = MigStrategy("test", {}, expects) if expects else None
-        self.books = Books(self.slices, self.claims, self.clock, lambda _: strategy)
+        self.books = Books(self.clock, lambda _: strategy)
+        for key, part in read.items():
+            self.books.put_slice(key, part)
 
     def select(self, profile: str, key: str = "uid/gpu") -> Selection | None:
         request = device_request(CLASS, written(profile))
@@ -54,7 +53,7 @@ class Cluster:
         return self.books.select(request, key, lambda _: True)
 
     def allocate(self, key: str, device: str, node: str = "a") -> None:
-        self.claims["team", key] = ObservedClaim(key, ((DRIVER, node, device),), "")
+        self.books.put_claim(("team", key), ObservedClaim(key, ((DRIVER, node, device),), ""))
 
 
 def written(profile: str = "", *further: str) -> Object:
@@ -164,13 +163,13 @@ def test_a_selection_of_another_replica_counts() -> None:
 
 def test_an_incomplete_pool_and_an_older_generation_are_not_used() -> None:
     cluster = Cluster(h100s())
-    del cluster.slices["", f"a-{DRIVER}-00"]
+    cluster.books.put_slice(("", f"a-{DRIVER}-00"), None)
     assert cluster.select("1g.10gb") is None
     older = Cluster(DevicePool(DRIVER, "a", h100s().devices, h100s().counters, generation=1))
     (newer,) = DevicePool(DRIVER, "a", whole_gpus(1, "H100", 80), generation=2).slices()
     part = read_slice(newer)
     assert part is not None
-    older.slices["", "newer"] = part
+    older.books.put_slice(("", "newer"), part)
     assert older.select("1g.10gb") is None
 
 

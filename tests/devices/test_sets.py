@@ -1,5 +1,6 @@
 """Claims for several whole GPUs: the node that then has fewest left, and the GPUs between which data moves fastest."""
 
+import json
 from typing import Any
 
 import pytest
@@ -9,14 +10,18 @@ from hypothesis import strategies as st
 from kopt.cluster.objects.device_slices import DevicePool, Taint, shared_gpus, whole_gpus
 from kopt.cluster.workloads.requests.devices import (
     ObservedClaim,
-    PublishedSlice,
+    choice_selector,
     device_request,
     only_request,
     read_slice,
     set_selector,
 )
 from kopt.controllers.devices.books import RESERVED_S, Books, SelectedSet
-from kopt.controllers.devices.sets import LinkedGpus, choose_set, linked_gpus
+from kopt.controllers.devices.sets import LinkedGpus, best_gpus, linked_gpus
+from kopt.core.gpu_catalogue import find_gpu
+from kopt.core.hardware.mig import mig_geometry
+from kopt.policies.partitions.layouts import layouts_of
+from kopt.policies.partitions.placement import UsableSlices
 
 DRIVER = "gpu.nvidia.com"
 CLASS = {
@@ -26,6 +31,7 @@ CLASS = {
         ]
     }
 }
+A100 = "NVIDIA A100-SXM4-80GB"
 ACROSS = [(0, 4), (1, 5), (2, 6), (3, 7)]
 Object = dict[str, Any]
 
@@ -44,16 +50,12 @@ def topology(node: str, links: list[tuple[int, int]]) -> LinkedGpus:
 
 class Cluster:
     def __init__(self, *pools: DevicePool, linked: dict[str, list[tuple[int, int]]] | None = None) -> None:
-        self.slices: dict[tuple[str, str], PublishedSlice] = {}
+        self.now_s = 0.0
+        self.links = {("", node): topology(node, pairs) for node, pairs in (linked or {}).items()}
+        self.books = Books(lambda: self.now_s, linked=self.links)
         for pool in pools:
             for document in pool.slices():
-                part = read_slice(document)
-                assert part is not None
-                self.slices["", document["metadata"]["name"]] = part
-        self.claims: dict[tuple[str, str], ObservedClaim] = {}
-        self.now_s = 0.0
-        links = {("", node): topology(node, pairs) for node, pairs in (linked or {}).items()}
-        self.books = Books(self.slices, self.claims, lambda: self.now_s, linked=links)
+                self.books.put_slice(("", document["metadata"]["name"]), read_slice(document))
 
     def select(self, count: int, key: str = "uid/gpu") -> SelectedSet | None:
         exactly = {"deviceClassName": "gpu", "count": count}
@@ -66,7 +68,8 @@ class Cluster:
         return selection
 
     def allocate(self, key: str, node: str, *numbers: int) -> None:
-        self.claims["team", key] = ObservedClaim(key, tuple((DRIVER, node, f"gpu-{at}") for at in numbers), "")
+        claim = ObservedClaim(key, tuple((DRIVER, node, f"gpu-{at}") for at in numbers), "")
+        self.books.put_claim(("team", key), claim)
 
 
 def test_the_set_is_the_linked_one_on_the_node_that_has_fewest_left() -> None:
@@ -134,10 +137,34 @@ def test_gpus_that_are_tainted_or_shared_are_left_alone() -> None:
         for at, each in enumerate(shared_gpus(2, "NVIDIA L40S", 48))
     )
     assert Cluster(DevicePool(DRIVER, "a", shared)).select(2) is None
+    a100 = tuple(type(each)(each.name, {**each.attributes, "productName": A100}, {}, shared=True) for each in shared)
+    assert Cluster(DevicePool(DRIVER, "a", a100)).select(1) is None
+    alone = tuple(type(each)(each.name, each.attributes, {}) for each in a100)
+    assert Cluster(DevicePool(DRIVER, "a", alone)).select(1) is not None
+
+
+def test_sets_of_gpus_are_what_is_expected_of_instances_later() -> None:
+    """Whole GPUs count as often as they are asked for: costs are learned anew after 200."""
+    cluster = Cluster(gpus("a", model=A100))
+    for number in range(50):
+        cluster.select(4, f"{number}/gpu")
+    ((group, policy),) = cluster.books.learned.items()
+    layouts = layouts_of(mig_geometry(find_gpu(A100)))
+    alone = UsableSlices(layouts)
+    for _ in range(200):
+        alone.observe(len(layouts.geometry.profiles) - 1)
+    assert group.model == A100
+    assert policy.cost.tolist() == alone.cost.tolist() != UsableSlices(layouts).cost.tolist()
+
+
+def test_what_a_driver_publishes_is_quoted() -> None:
+    hostile = 'GPU-1" || true || "'
+    assert set_selector(DRIVER, [hostile]).endswith(f".uuid in [{json.dumps(hostile)}]")
+    assert json.dumps(hostile) in choice_selector(DRIVER, hostile, 0)
 
 
 def test_links_of_other_gpus_than_a_node_publishes_are_not_believed() -> None:
-    assert choose_set({"a": ["GPU-x", "GPU-y"]}, 2, {"a": topology("a", ACROSS)}) == ("a", ("GPU-x", "GPU-y"))
+    assert best_gpus(["GPU-x", "GPU-y", "GPU-z"], 2, topology("a", ACROSS)) == (0.0, ("GPU-x", "GPU-y"))
 
 
 @pytest.mark.parametrize("count", [0, 33])

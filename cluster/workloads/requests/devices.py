@@ -196,8 +196,6 @@ def _selectors(holder: Object, *path: str) -> tuple[str, ...]:
 def set_selector(driver: str, gpus: Sequence[str]) -> str:
     """CEL that these GPUs alone meet of those that a request for whole ones matches."""
     attributes = f'device.attributes["{driver}"]'
-    if len(gpus) == 1:
-        return f'"uuid" in {attributes} && {attributes}.uuid == "{gpus[0]}"'
     return f'"uuid" in {attributes} && {attributes}.uuid in [{", ".join(json.dumps(gpu) for gpu in gpus)}]'
 
 
@@ -205,7 +203,7 @@ def choice_selector(driver: str, gpu: str, start: int) -> str:
     """CEL that only one device meets of those that a request for a profile matches."""
     attributes = f'device.attributes["{driver}"]'
     return (
-        f'"parentUUID" in {attributes} && {attributes}.parentUUID == "{gpu}" && '
+        f'"parentUUID" in {attributes} && {attributes}.parentUUID == {json.dumps(gpu)} && '
         f'"memorySlice{start}" in device.capacity["{driver}"]'
     )
 

@@ -68,6 +68,12 @@ def main() -> int:
     parser.add_argument("--hours", type=int, default=DAY_S // HOUR_S, help="from then")
     parser.add_argument("--arm", action="append", choices=list(ARMS), help="default: all")
     parser.add_argument("--speed", type=float, default=240.0, help="seconds of the day in an idle second")
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=10.0,
+        help="with our controller: seconds of the day in one while anybody waits; its spans are shorter by as much",
+    )
     parser.add_argument("--quiet", type=float, default=0.6, help="seconds after the last event until an engine is idle")
     options = parser.parse_args()
     jobs, quotas = day_of(options.jobs)
@@ -91,14 +97,15 @@ def _run(arm: Arm, jobs: Sequence[TraceJob], quotas: Mapping[str, int], options:
     ledger = Ledger(quotas, GPUS)
     with (
         tempfile.TemporaryDirectory(prefix="kopt-bench-", ignore_cleanup_errors=True) as folder,
-        running(arm, quotas, GPUS, options.speed, Path(folder)) as engine,
+        running(arm, quotas, GPUS, options.scale, Path(folder)) as engine,
     ):
 
         def report(hour: int) -> None:
             print(f"{arm.text}, to the end of hour {options.from_hour + hour}", file=sys.stderr)
             print(_by_hour(ledger), file=sys.stderr, flush=True)
 
-        replay = Replay(engine, ledger, jobs, speed=options.speed, quiet_s=options.quiet, each_hour=report)
+        speeds = {"speed": options.speed, "scale": options.scale if arm.controller else None}
+        replay = Replay(engine, ledger, jobs, **speeds, quiet_s=options.quiet, each_hour=report)
         replay.run(options.hours * HOUR_S)
     return Run(arm, ledger, replay.ended, replay.causes)
 

@@ -60,7 +60,12 @@ class _Progress:
 
 
 class Replay:
-    """One run. ``wall`` and ``sleep`` are those of the world, or a test's."""
+    """One run. ``wall`` and ``sleep`` are those of the world, or a test's.
+
+    ``scale``: by how much the spans of a controller beside the engine are shorter, None without one. As long as anybody
+    waits time then passes that many times as fast, and no faster, so that its graces and pauses are as long as meant in
+    the day; while nobody waits none of them begins or is waited for.
+    """
 
     def __init__(
         self,
@@ -70,13 +75,15 @@ class Replay:
         *,
         speed: float,
         quiet_s: float,
+        scale: float | None = None,
         wall: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         each_hour: Callable[[int], None] = lambda hour: None,
     ) -> None:
         self._engine, self._ledger = engine, ledger
         self._due = sorted(jobs, key=lambda job: -job.at_s)
-        self._clock, self._wall, self._sleep = TraceClock(wall(), speed, quiet_s), wall, sleep
+        self._clock = TraceClock(wall(), speed, quiet_s, scale or 1.0)
+        self._scale, self._wall, self._sleep = scale, wall, sleep
         self._progress: dict[str, _Progress] = {}
         self._last_s, self._each_hour = wall(), each_hour
         self.ended = 0
@@ -107,7 +114,7 @@ class Replay:
             self._clock.touch(self._wall())
         elif not self._ledger.waiting:
             self._clock.settle()
-        elif self._ledger.has_room and self._wall() - self._last_s < _PATIENCE_S:
+        elif self._scale is not None or (self._ledger.has_room and self._wall() - self._last_s < _PATIENCE_S):
             self._clock.touch(self._wall())
 
     def _touch(self) -> None:

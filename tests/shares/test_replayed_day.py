@@ -1,5 +1,6 @@
 """The accounting of replayed days, on days small enough to be reckoned by hand."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -202,6 +203,38 @@ def test_an_evicted_job_goes_on_from_where_it_was() -> None:
     assert record.left_s is not None
     assert record.left_s - record.appeared_s == pytest.approx(1200, abs=2)
     assert record.held_s == pytest.approx(1200, abs=1)
+
+
+class InTurns(OneQueue):
+    """With two jobs in turns: it evicts the one that runs when the other has waited for ``pause_s`` of the world."""
+
+    def __init__(self, world: World, pause_s: float) -> None:
+        super().__init__(world, 0.1)
+        self._pause_s, self._since_s = pause_s, 0.0
+
+    def states(self) -> Sequence[object]:
+        if len(self._queue) == 2 and self._world.now_s >= self._since_s + self._pause_s:
+            first = self._queue.pop(0)
+            self._say(replays.JobState(first, holds=True, cause="turn"), 0.0)
+            self._say(replays.JobState(first), self._delay_s)
+            self._queue.append(first)
+            self._since_s = self._world.now_s
+            self._start()
+        return super().states()
+
+
+@pytest.mark.parametrize("scale", [20.0, 60.0])
+def test_pauses_of_a_controller_are_as_long_as_meant_in_the_day(scale: float) -> None:
+    """Ten minutes are 600 / scale seconds of the world, and 600 of the day again."""
+    world, ledger = World(), ledgers.Ledger({"a": 4}, 4)
+    jobs = [TraceJob("first", "a", 60, 4, 7200), TraceJob("second", "a", 61, 4, 7200)]
+    engine, wall, sleep = InTurns(world, 600 / scale), world.wall, world.sleep
+    replay = replays.Replay(engine, ledger, jobs, speed=600, quiet_s=0.5, scale=scale, wall=wall, sleep=sleep)
+    replay.run(4200)
+    at_s = sorted(each for job in ledger.jobs.values() for each in job.evicted_s)
+    spans = [after - before for before, after in itertools.pairwise(at_s)]
+    assert len(spans) >= 5
+    assert spans == [pytest.approx(600, abs=20)] * len(spans)
 
 
 def test_a_job_that_an_engine_loses_ends_the_replay() -> None:

@@ -104,8 +104,8 @@ def _run(arm: Arm, jobs: Sequence[TraceJob], quotas: Mapping[str, int], options:
             print(f"{arm.text}, to the end of hour {options.from_hour + hour}", file=sys.stderr)
             print(_by_hour(ledger), file=sys.stderr, flush=True)
 
-        speeds = {"speed": options.speed, "scale": options.scale if arm.controller else None}
-        replay = Replay(engine, ledger, jobs, **speeds, quiet_s=options.quiet, each_hour=report)
+        speed, scale = options.speed, options.scale if arm.controller else None
+        replay = Replay(engine, ledger, jobs, speed=speed, quiet_s=options.quiet, scale=scale, each_hour=report)
         replay.run(options.hours * HOUR_S)
     return Run(arm, ledger, replay.ended, replay.causes)
 

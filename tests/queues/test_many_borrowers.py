@@ -113,8 +113,8 @@ def test_whether_it_fits_hangs_on_those_alone_whom_kueue_could_evict(
         works.append(read_kueue_workload(document))
     live = LiveQuotas(SimpleNamespace(objects=objects), works)  # type: ignore[arg-type]
     waits, names = read_kueue_workload(Work("own-w", "own", 3, 9.0, 60.0).document), [f"team/run-{n}" for n in gone]
-    queue = live.queues["own"]
-    full = assign(demand_of(waits, queue, live.flavors), queue.rules, live.without(names), live.remaining())
+    own = live.queues["own"]
+    full = assign(demand_of(waits, own, live.flavors), own.rules, live.without(names), live.remaining())
     assert QuotaRoom(live, "own", waits).fits(names) == (full.mode is Mode.FIT)
 
 

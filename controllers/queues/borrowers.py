@@ -70,10 +70,12 @@ class LiveQuotas:
         """Who was admitted since then; Kubernetes' times are whole seconds."""
         return [name for name, item in self.admitted.items() if item.reserved_s >= int(since_s)]
 
-    def remaining(self, queue: str = "") -> list[Admitted]:
-        """Who is in the tree now, or of one queue."""
-        names = self._of_queue[queue] if queue else self.admitted
-        return [self.admitted[name] for name in names if name not in self._gone]
+    def remaining(self) -> list[Admitted]:
+        """Who is in the tree now."""
+        return [item for name, item in self.admitted.items() if name not in self._gone]
+
+    def remaining_of(self, queue: str) -> list[Admitted]:
+        return [self.admitted[name] for name in self._of_queue.get(queue, ()) if name not in self._gone]
 
     def without(self, evicted: Collection[str]) -> QuotaTree:
         """One tree that is changed: those are many of whom it is asked in turn."""
@@ -140,12 +142,14 @@ class QuotaRoom:
         return assign(self._demand, self._owner.rules, tree, self._preemptible())
 
     def _preemptible(self) -> list[Admitted]:
-        """Whom Kueue itself could evict, as far as it changes what it assigns: where it may stop at a flavour in which
-        it would have to, before the next one that is free. With ``Never`` these are of the own queue."""
+        """Whom Kueue itself could evict, as far as that changes whether it fits: where it stops at a flavour in which
+        it would have to, before the next one that is free. With ``Never`` these are of the own queue, or nobody."""
         rules = self._owner.rules
-        if all(len(group.flavors) < 2 for group in rules.groups):
+        if rules.next_to_preempt or all(len(group.flavors) < 2 for group in rules.groups):
             return []
-        return self._quotas.remaining(self._owner.name if rules.reclaim == "Never" else "")
+        if rules.reclaim != "Never":
+            return self._quotas.remaining()
+        return [] if rules.within == "Never" else self._quotas.remaining_of(self._owner.name)
 
     def lends(self, name: str, evicted: Collection[str]) -> bool:
         return bool(self._lent(name, self._quotas.without(evicted)))

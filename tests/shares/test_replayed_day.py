@@ -1,5 +1,6 @@
 """The accounting of replayed days, on days small enough to be reckoned by hand."""
 
+import argparse
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,6 +9,7 @@ import pytest
 from benchmarked import benchmark_module
 
 ledgers = benchmark_module("shares.ledger")
+program = benchmark_module("shares.__main__")
 replays = benchmark_module("shares.replay")
 TraceJob = benchmark_module("shares.day").TraceJob
 TraceClock = benchmark_module("shares.clock").TraceClock
@@ -192,6 +194,21 @@ def test_a_slow_engine_costs_the_seconds_that_it_takes(delay_s: float) -> None:
     assert ledger.waits_s()[1] == pytest.approx(540 + 4 * delay_s, abs=2)
 
 
+def test_a_second_of_an_engine_counts_as_the_scale_says_without_a_controller_too() -> None:
+    world, ledger = World(), ledgers.Ledger({"a": 4}, 4)
+    jobs = [TraceJob("first", "a", 60, 4, 600), TraceJob("second", "a", 120, 4, 600)]
+    options = {"speed": 600, "quiet_s": 0.5, "scale": 10.0, "wall": world.wall, "sleep": world.sleep}
+    replays.Replay(OneQueue(world, 0.1), ledger, jobs, **options).run(7200)
+    assert ledger.waits_s() == [pytest.approx(2, abs=1), pytest.approx(540, abs=10)]
+    assert world.now_s < 20, "while the second waits for the first to end time is idle"
+
+
+@pytest.mark.parametrize("scale", ["0", "-1", "0.5", "nan", "inf", "fast"])
+def test_a_scale_is_a_number_from_one(scale: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="from 1"):
+        program.scale_of(scale)
+
+
 def test_an_evicted_job_goes_on_from_where_it_was() -> None:
     world, ledger = World(), ledgers.Ledger({"a": 4}, 4)
     engine = OneQueue(world, 0.1, evict_at_s=1.0)
@@ -229,8 +246,8 @@ def test_pauses_of_a_controller_are_as_long_as_meant_in_the_day(scale: float) ->
     world, ledger = World(), ledgers.Ledger({"a": 4}, 4)
     jobs = [TraceJob("first", "a", 60, 4, 7200), TraceJob("second", "a", 61, 4, 7200)]
     engine, wall, sleep = InTurns(world, 600 / scale), world.wall, world.sleep
-    replay = replays.Replay(engine, ledger, jobs, speed=600, quiet_s=0.5, scale=scale, wall=wall, sleep=sleep)
-    replay.run(4200)
+    options = {"speed": 600, "quiet_s": 0.5, "scale": scale, "paced": True}
+    replays.Replay(engine, ledger, jobs, **options, wall=wall, sleep=sleep).run(4200)
     at_s = sorted(each for job in ledger.jobs.values() for each in job.evicted_s)
     spans = [after - before for before, after in itertools.pairwise(at_s)]
     assert len(spans) >= 5

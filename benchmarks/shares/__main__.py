@@ -3,14 +3,13 @@ ideal.
 
 The five largest virtual clusters of the first day on which most are busy share 96 GPUs; quotas are three quarters of
 the capacity, by what each demanded on the days before. Idle time passes as fast as ``--speed`` says; while an engine
-works, time is the world's. A job is one pod, and one that is evicted goes on from where it was. An hour's share error
-is that of the queue furthest from its ideal (`policies.shares`) on average over the hour, of GPUs alone; beside it
-stands how near whole jobs come moment by moment (taking turns they could come nearer), where at each event any could be
-started and stopped at once, and where no queue stops its own jobs to start others of its own (in place).
-Hours without contention are left out. Arms: objects as compiled, with
-nobody else; without fair sharing; and ``kopt controller queues``, with aggressive queues and with conservative ones,
-whose graces and pauses are as fast as idle time. KAI binds pods to one simulated node. Prints Markdown; returns 1 where
-a goal is missed.
+works, a second counts as ``--scale`` seconds in every arm. A job is one pod, and one that is evicted goes on from where
+it was. An hour's share error is that of the queue furthest from its ideal (`policies.shares`) on average over the hour,
+of GPUs alone; beside it stands how near whole jobs come moment by moment (taking turns they could come nearer), where
+at each event any could be started and stopped at once, and where no queue stops its own jobs to start others of its own
+(in place). Hours without contention are left out. Arms: objects as compiled, with nobody else; without fair sharing;
+and ``kopt controller queues``, with aggressive queues and with conservative ones, whose graces and pauses are shorter
+by the scale. KAI binds pods to one simulated node. Prints Markdown; returns 1 where a goal is missed.
 
     python -m benchmarks.shares --jobs philly.csv.gz --arm kueue --arm kai
 """
@@ -68,6 +67,13 @@ def main() -> int:
     parser.add_argument("--hours", type=int, default=DAY_S // HOUR_S, help="from then")
     parser.add_argument("--arm", action="append", choices=list(ARMS), help="default: all")
     parser.add_argument("--speed", type=float, default=240.0, help="seconds of the day in an idle second")
+    parser.add_argument(
+        "--scale",
+        type=scale_of,
+        default=10.0,
+        help="seconds of the day in one of an engine that works; our controller's spans are shorter by as much, and "
+        "with it in one while anybody waits",
+    )
     parser.add_argument("--quiet", type=float, default=0.6, help="seconds after the last event until an engine is idle")
     options = parser.parse_args()
     jobs, quotas = day_of(options.jobs)
@@ -87,18 +93,30 @@ def main() -> int:
     return 0 if all(hour.share_error <= GOAL and not hour.broken_s for hour in measured) else 1
 
 
+def scale_of(text: str) -> float:
+    """Raises argparse.ArgumentTypeError for what is no scale."""
+    try:
+        scale = float(text)
+    except ValueError:
+        scale = 0.0
+    if not 1 <= scale < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1")
+    return scale
+
+
 def _run(arm: Arm, jobs: Sequence[TraceJob], quotas: Mapping[str, int], options: argparse.Namespace) -> Run:
     ledger = Ledger(quotas, GPUS)
     with (
         tempfile.TemporaryDirectory(prefix="kopt-bench-", ignore_cleanup_errors=True) as folder,
-        running(arm, quotas, GPUS, options.speed, Path(folder)) as engine,
+        running(arm, quotas, GPUS, options.scale, Path(folder)) as engine,
     ):
 
         def report(hour: int) -> None:
             print(f"{arm.text}, to the end of hour {options.from_hour + hour}", file=sys.stderr)
             print(_by_hour(ledger), file=sys.stderr, flush=True)
 
-        replay = Replay(engine, ledger, jobs, speed=options.speed, quiet_s=options.quiet, each_hour=report)
+        pace = {"speed": options.speed, "quiet_s": options.quiet, "scale": options.scale, "paced": arm.controller}
+        replay = Replay(engine, ledger, jobs, **pace, each_hour=report)
         replay.run(options.hours * HOUR_S)
     return Run(arm, ledger, replay.ended, replay.causes)
 

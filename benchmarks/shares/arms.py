@@ -44,7 +44,7 @@ ARMS = {
 
 
 @contextlib.contextmanager
-def running(arm: Arm, quotas: Mapping[str, int], capacity: int, speed: float, folder: Path) -> Iterator[Engine]:
+def running(arm: Arm, quotas: Mapping[str, int], capacity: int, scale: float, folder: Path) -> Iterator[Engine]:
     """The arm's engine with its queues, ready for jobs; all of it ends with the context."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
     from controlplane.plane import ControlPlane
@@ -52,12 +52,12 @@ def running(arm: Arm, quotas: Mapping[str, int], capacity: int, speed: float, fo
     plane = ControlPlane(folder)
     try:
         plane.api.namespace(_SPACE)
-        grace = {"gracePeriod": f"{max(1, round(_GRACE_S / speed))}s"} if arm.reclaim == "conservative" else {}
+        grace = {"gracePeriod": f"{max(1, round(_GRACE_S / scale))}s"} if arm.reclaim == "conservative" else {}
         fairness = {"reclaimStrategy": arm.reclaim, **grace}
         documents = queue_documents(quotas, capacity, _SPACE, fairness)
         with contextlib.ExitStack() as stack:
             engine = (_kueue if arm.engine == "kueue" else _kai)(plane, arm, capacity, stack)
-            _carry_out(plane, arm, documents, speed, stack)
+            _carry_out(plane, arm, documents, scale, stack)
             _wait_for_queues(plane, arm, [queue_name(vc) for vc in quotas])
             yield engine
     finally:
@@ -83,7 +83,7 @@ def _kai(plane: Any, arm: Arm, capacity: int, stack: contextlib.ExitStack) -> En
 
 
 def _carry_out(
-    plane: Any, arm: Arm, documents: tuple[dict[str, Any], ...], speed: float, stack: contextlib.ExitStack
+    plane: Any, arm: Arm, documents: tuple[dict[str, Any], ...], scale: float, stack: contextlib.ExitStack
 ) -> None:
     """The queues as our compiler makes them, written here or by our controller."""
     from kopt.cluster.objects.custom.kaiwo_queue import queue_of
@@ -95,7 +95,7 @@ def _carry_out(
         return
     plane.api.namespace("kopt-system")
     plane.apply_crds([Path("deploy/chart/crds") / f"{name}.yaml" for name in ("kaiwoqueues", "kaiwopools")])
-    stack.enter_context(_controller(plane, arm.engine, speed))
+    stack.enter_context(_controller(plane, arm.engine, scale))
     plane.api.apply(*documents)
 
 
@@ -109,8 +109,8 @@ def _wait_for_queues(plane: Any, arm: Arm, names: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def _controller(plane: Any, engine: str, speed: float) -> Iterator[None]:
-    """The product's controller; all of its spans that the replay compresses are settings, divided by the speed."""
+def _controller(plane: Any, engine: str, scale: float) -> Iterator[None]:
+    """The product's controller; all of its spans that the replay compresses are settings, divided by the scale."""
     from kopt.cluster.client.api import connect
     from kopt.cluster.runtime.signals import run_until
     from kopt.controllers.queues.main import ProcessSettings, Replica
@@ -120,7 +120,7 @@ def _controller(plane: Any, engine: str, speed: float) -> Iterator[None]:
 
     settings = ProcessSettings(
         kubeconfig=plane.kubeconfig,
-        carrying=Carrying(engine=Compiler(engine), mode=Mode.ENFORCE, prune=True, **paced(speed)),
+        carrying=Carrying(engine=Compiler(engine), mode=Mode.ENFORCE, prune=True, **paced(scale)),
         port=0,
     )
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
@@ -138,14 +138,14 @@ def _controller(plane: Any, engine: str, speed: float) -> Iterator[None]:
         thread.join(30)
 
 
-def paced(speed: float) -> dict[str, Any]:
+def paced(scale: float) -> dict[str, Any]:
     """The spans of the product's controller in a replay, as fields of `controllers.queues.reconciler.Carrying`; nothing
     is looked at more often than twice a second."""
     from kopt.controllers.queues.reconciler import Carrying
     from kopt.policies.queues.reclaim import Pace
 
     def shorter(span_s: float) -> float:
-        return max(_LEAST_S, span_s / speed)
+        return max(_LEAST_S, span_s / scale)
 
     usual = Carrying()
     pace = Pace(**{field.name: shorter(getattr(usual.pace, field.name)) for field in fields(Pace)})

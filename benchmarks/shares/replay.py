@@ -60,7 +60,13 @@ class _Progress:
 
 
 class Replay:
-    """One run. ``wall`` and ``sleep`` are those of the world, or a test's."""
+    """One run. ``wall`` and ``sleep`` are those of the world, or a test's.
+
+    ``scale``: seconds of the day in one of an engine that has to act, in every arm alike. ``paced``: a controller is
+    beside the engine, whose spans are shorter by as much. As long as anybody waits time then passes that many times as
+    fast, and no faster, so that its graces and pauses are as long as meant in the day. One that began while somebody
+    waited and goes on when nobody does takes up to ``speed / scale`` times as long of the day.
+    """
 
     def __init__(
         self,
@@ -70,13 +76,16 @@ class Replay:
         *,
         speed: float,
         quiet_s: float,
+        scale: float = 1.0,
+        paced: bool = False,
         wall: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         each_hour: Callable[[int], None] = lambda hour: None,
     ) -> None:
         self._engine, self._ledger = engine, ledger
         self._due = sorted(jobs, key=lambda job: -job.at_s)
-        self._clock, self._wall, self._sleep = TraceClock(wall(), speed, quiet_s), wall, sleep
+        self._clock = TraceClock(wall(), speed, quiet_s, scale)
+        self._paced, self._wall, self._sleep = paced, wall, sleep
         self._progress: dict[str, _Progress] = {}
         self._last_s, self._each_hour = wall(), each_hour
         self.ended = 0
@@ -107,7 +116,7 @@ class Replay:
             self._clock.touch(self._wall())
         elif not self._ledger.waiting:
             self._clock.settle()
-        elif self._ledger.has_room and self._wall() - self._last_s < _PATIENCE_S:
+        elif self._paced or (self._ledger.has_room and self._wall() - self._last_s < _PATIENCE_S):
             self._clock.touch(self._wall())
 
     def _touch(self) -> None:

@@ -2,7 +2,8 @@
 as ``policies.queues.victims`` needs it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from kopt.cluster.checkpoints.save_requests import Saving
@@ -21,7 +22,7 @@ from kopt.core.workload.checkpoint import JobState
 from kopt.core.workload.save_state import USUAL_S, SaveState
 from kopt.policies.preemption import PreemptionSettings, RunningGang
 from kopt.policies.preemption.evidence import outlook
-from kopt.policies.queues.victims import BorrowedRun, Safety
+from kopt.policies.queues.victims import BorrowedRun, Gone, Safety
 from kopt.policies.quota import Assignment, Mode, QuotaTree, assign
 
 HOLDER = "reclaim"
@@ -44,8 +45,10 @@ class LiveQuotas:
         self.flavors = {flavor.name: flavor for flavor in map(read_flavor, of_kind["ResourceFlavor"])}
         self.admitted = {workload.name: admitted_of(workload) for workload in admitted}
         self._tree, self._gone = QuotaTree.of(nodes, self.admitted.values()), set[str]()
-        self._gpus = Counter[str]()
+        self._followed: tuple[Gone | None, int] = None, 0
+        self._gpus, self._of_queue = Counter[str](), defaultdict[str, set[str]](set)
         for item in self.admitted.values():
+            self._of_queue[item.queue].add(item.name)
             self._gpus[item.queue] += gpus_of(item.uses)
 
     def free_of_own(self, name: str) -> Mapping[str, int]:
@@ -70,15 +73,40 @@ class LiveQuotas:
         """Who is in the tree now."""
         return [item for name, item in self.admitted.items() if name not in self._gone]
 
+    def remaining_of(self, queue: str) -> list[Admitted]:
+        return [self.admitted[name] for name in self._of_queue.get(queue, ()) if name not in self._gone]
+
     def without(self, evicted: Collection[str]) -> QuotaTree:
         """One tree that is changed: those are many of whom it is asked in turn."""
-        gone = {name for name in evicted if name in self.admitted}
-        for name in gone - self._gone:
-            self._tree.add(self.admitted[name].queue, self.admitted[name].uses, -1)
-        for name in self._gone - gone:
-            self._tree.add(self.admitted[name].queue, self.admitted[name].uses)
-        self._gone = gone
+        followed, seen = self._followed
+        now = evicted if isinstance(evicted, Gone) else set(evicted)
+        changed = (
+            now.changes[seen:] if isinstance(now, Gone) and now is followed else self._gone.symmetric_difference(now)
+        )
+        for name in changed:
+            item = self.admitted.get(name)
+            if item is None or (name in now) == (name in self._gone):
+                continue
+            if name in now:
+                self._gone.add(name)
+                self._tree.add(item.queue, item.uses, -1)
+            else:
+                self._gone.remove(name)
+                self._tree.add(item.queue, item.uses)
+        self._followed = (now, len(now.changes)) if isinstance(now, Gone) else (None, 0)
         return self._tree
+
+    @contextmanager
+    def lacking(self, name: str) -> Iterator[QuotaTree]:
+        """The tree as it was last asked for, without one more."""
+        item = None if name in self._gone else self.admitted.get(name)
+        if item is not None:
+            self._tree.add(item.queue, item.uses, -1)
+        try:
+            yield self._tree
+        finally:
+            if item is not None:
+                self._tree.add(item.queue, item.uses)
 
     def decide(self, owner: str, waits: KueueWorkload, gone: Collection[str]) -> None:
         """``waits`` has its quota from now on, and those who are ``gone`` have none."""
@@ -86,10 +114,12 @@ class LiveQuotas:
         uses = room.assignment(gone).requests
         for name in set(gone) & self.admitted.keys():
             item = self.admitted.pop(name)
+            self._of_queue[item.queue].discard(name)
             self._gpus[item.queue] -= gpus_of(item.uses)
         # Those who are gone are not in the tree any more.
-        self._gone = set()
+        self._gone, self._followed = set(), (None, 0)
         self.admitted[waits.name] = Admitted(waits.name, owner, waits.priority, waits.created_s, 0.0, uses)
+        self._of_queue[owner].add(waits.name)
         self._tree.add(owner, uses)
         self._gpus[owner] += gpus_of(uses)
 
@@ -107,21 +137,30 @@ class QuotaRoom:
         return self.assignment(evicted).mode is Mode.FIT
 
     def assignment(self, evicted: Collection[str]) -> Assignment:
-        tree, rules = self._quotas.without(evicted), self._owner.rules
-        # Kueue's own victims alone hang on who is admitted.
-        preempts = rules.borrows or (rules.within, rules.reclaim) != ("Never", "Never")
-        return assign(self._demand, rules, tree, self._quotas.remaining() if preempts else ())
+        tree = self._quotas.without(evicted)
+        return assign(self._demand, self._owner.rules, tree, self._preemptible())
+
+    def _preemptible(self) -> list[Admitted]:
+        """Whom Kueue itself could evict, as far as that changes whether it fits: where it stops at a flavour in which
+        it would have to, before the next one that is free. With ``Never`` these are of the own queue, or nobody."""
+        rules = self._owner.rules
+        if rules.next_to_preempt or all(len(group.flavors) < 2 for group in rules.groups):
+            return []
+        if rules.reclaim != "Never":
+            return self._quotas.remaining()
+        return [] if rules.within == "Never" else self._quotas.remaining_of(self._owner.name)
 
     def lends(self, name: str, evicted: Collection[str]) -> bool:
         return bool(self._lent(name, self._quotas.without(evicted)))
 
     def shortfall(self, name: str, evicted: Collection[str]) -> float:
         lent = self._lent(name, self._quotas.without(evicted))
-        tree, lacks = self._quotas.without([*evicted, name]), [0.0]
-        for at_flavor in lent:
-            for key in self._between(name, tree):
-                quota = tree.subtree(key, at_flavor)
-                lacks.append((quota - tree.used(key, at_flavor)) / quota if quota else 0.0)
+        lacks = [0.0]
+        with self._quotas.lacking(name) as tree:
+            for at_flavor in lent:
+                for key in self._between(name, tree):
+                    quota = tree.subtree(key, at_flavor)
+                    lacks.append((quota - tree.used(key, at_flavor)) / quota if quota else 0.0)
         return max(lacks)
 
     def _lent(self, name: str, tree: QuotaTree) -> list[FlavorResource]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kopt.policies.queues.victims import BorrowedRun, Room, needed, order
+from kopt.policies.queues.victims import BorrowedRun, Gone, Room, needed, order
 
 STEP = 1000
 """By how much the largest error has to fall, in thousandths of a GPU."""
@@ -59,13 +59,12 @@ def balancing_victims(
     else has to, None where no shares come nearer by it. No queue is taken below its quota."""
     if not wants_share(shares, owner, wanted):
         return None
-    terminating = [each.run.name for each in runs if each.run.terminating]
+    gone = Gone(each.run.name for each in runs if each.run.terminating)
     alike: dict[tuple[str, int], list[SharedRun]] = defaultdict(list)
     for each in sorted(runs, key=lambda each: order(each.run), reverse=True):
         if not each.run.terminating:
             alike[each.queue, each.amount].append(each)
     picked, after, most = list[SharedRun](), shares, shares.lacks(owner) - STEP
-    gone = list(terminating)
     while not room.fits(gone):
         heads = [others[-1] for others in alike.values() if others]
         if not heads:
@@ -75,9 +74,9 @@ def balancing_victims(
         # Whoever may not go now may not when others have gone from its queue either.
         if _may_go(best, after, most, gone, room):
             picked.append(best)
-            gone.append(best.run.name)
+            gone.add(best.run.name)
             after = after.moved(best.queue, -best.amount)
-    return needed([each.run for each in picked], terminating, room)
+    return needed([each.run for each in picked], gone, room)
 
 
 def _rank(shares: Shares, each: SharedRun) -> tuple[Any, ...]:
@@ -86,7 +85,7 @@ def _rank(shares: Shares, each: SharedRun) -> tuple[Any, ...]:
     return max(0, each.amount + lacks), lacks, order(each.run)
 
 
-def _may_go(each: SharedRun, shares: Shares, most: int, gone: Sequence[str], room: Room) -> bool:
+def _may_go(each: SharedRun, shares: Shares, most: int, gone: Gone, room: Room) -> bool:
     """Of a queue above its share, which is then below it by ``most`` at the utmost, and not below its quota."""
     above = -shares.lacks(each.queue)
     return (

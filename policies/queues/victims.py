@@ -7,7 +7,7 @@ fit beside what its queue starts meanwhile: one guarantee would be kept by break
 none is searched for, with a bounded number of looks, as there are more selections than can be tried.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
@@ -46,6 +46,33 @@ class BorrowedRun:
     terminating: bool = False
 
 
+class Gone(Collection[str]):
+    """Workloads that are gone from the tree, of which more are tried and given up in turn. ``changes`` has each that
+    was added or removed, in order: a room that followed it to some point looks at what comes after it alone, so that a
+    question costs the same among ten borrowers as among ten thousand."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names = set(names)
+        self.changes = list(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def add(self, name: str) -> None:
+        self._names.add(name)
+        self.changes.append(name)
+
+    def remove(self, name: str) -> None:
+        self._names.remove(name)
+        self.changes.append(name)
+
+
 class Room(Protocol):
     """The quota of the tree, with workloads that are gone from it."""
 
@@ -69,82 +96,97 @@ def victims_of(runs: Sequence[BorrowedRun], room: Room) -> tuple[BorrowedRun, ..
     No queue is taken below its own quota while others would do; and among those who leave their queue its quota nobody
     whose checkpoint is not safe goes while others would do.
     """
-    terminating = [run.name for run in runs if run.terminating]
-    if room.fits(terminating):
+    gone = Gone(run.name for run in runs if run.terminating)
+    if room.fits(gone):
         return ()
     alive = sorted((run for run in runs if not run.terminating), key=order)
     looks = _MOST_LOOKS
     for worst in sorted({run.safety for run in alive}):
-        victims, looks = _keeping_quotas([run for run in alive if run.safety <= worst], terminating, room, looks)
+        victims, looks = _keeping_quotas([run for run in alive if run.safety <= worst], gone, room, looks)
         if victims is not None:
-            return needed(victims, terminating, room)
+            return needed(victims, gone, room)
     if not room.fits([run.name for run in runs]):
         return None
     picked: list[BorrowedRun] = []
-    evicted = list(terminating)
     # Whoever would take its queue below its quota still would when others have gone from it.
     below = list[BorrowedRun]()
     for run in alive:
-        if not room.lends(run.name, evicted):
+        if not room.lends(run.name, gone):
             continue
-        if room.shortfall(run.name, evicted) > 0:
+        if room.shortfall(run.name, gone) > 0:
             below.append(run)
-        elif _picked(run, picked, evicted, room):
-            return needed(picked, terminating, room)
-    lacks = {run.name: room.shortfall(run.name, evicted) for run in below}
+        elif _picked(run, picked, gone, room):
+            return needed(picked, gone, room)
+    lacks = {run.name: room.shortfall(run.name, gone) for run in below}
     for run in sorted(below, key=lambda run: (lacks[run.name], *order(run))):
-        if room.lends(run.name, evicted) and _picked(run, picked, evicted, room):
-            return needed(picked, terminating, room)
+        if room.lends(run.name, gone) and _picked(run, picked, gone, room):
+            return needed(picked, gone, room)
     return None
 
 
 def _keeping_quotas(
-    runs: Sequence[BorrowedRun], terminating: Sequence[str], room: Room, looks: int
+    runs: Sequence[BorrowedRun], gone: Gone, room: Room, looks: int
 ) -> tuple[list[BorrowedRun] | None, int]:
     """The first selection, in order, that is enough and leaves all queues their quota, and the looks that are left.
-    Where the first that was begun ends without being enough its last one is left out, and so on."""
+    Where the first that was begun ends without being enough its last one is left out, and so on. Who was selected is
+    in ``gone`` then; without a selection nobody is."""
     picked, start, is_first = list[int](), 0, True
-
-    def gone(more: Sequence[BorrowedRun] = ()) -> list[str]:
-        return [*terminating, *(runs[index].name for index in picked), *(run.name for run in more)]
-
     while is_first or looks > 0:
-        evicted = gone()
         for index in range(start, len(runs)):
             looks -= 0 if is_first else 1
             name = runs[index].name
-            if room.lends(name, evicted) and room.shortfall(name, evicted) <= 0:
+            if room.lends(name, gone) and room.shortfall(name, gone) <= 0:
                 picked.append(index)
-                evicted.append(name)
-                if room.fits(evicted):
+                gone.add(name)
+                if room.fits(gone):
                     return [runs[each] for each in picked], looks
-        if is_first and not room.fits(gone([run for index, run in enumerate(runs) if index not in picked])):
-            return None, looks
+        if is_first and not room.fits([*gone, *(run.name for run in runs if run.name not in gone)]):
+            break
         is_first = False
-        while picked:
-            start = picked.pop() + 1
-            if room.fits(gone(runs[start:])):
-                break
-        else:
-            return None, looks
+        start = _left_out(runs, picked, gone, room)
+        if start == len(runs):
+            break
+    for index in picked:
+        gone.remove(runs[index].name)
     return None, looks
 
 
-def _picked(run: BorrowedRun, picked: list[BorrowedRun], evicted: list[str], room: Room) -> bool:
+def _left_out(runs: Sequence[BorrowedRun], picked: list[int], gone: Gone, room: Room) -> int:
+    """Takes the last one out of a selection until all that come after it would be enough, and where these begin; at the
+    end of ``runs`` where nothing is."""
+    added, end = list[str](), len(runs)
+    while picked:
+        start = picked.pop() + 1
+        gone.remove(runs[start - 1].name)
+        # What came after the one before it is there already, so that each is added once.
+        for index in range(start, end):
+            added.append(runs[index].name)
+            gone.add(runs[index].name)
+        end = start
+        if room.fits(gone):
+            break
+    else:
+        start = len(runs)
+    for name in added:
+        gone.remove(name)
+    return start
+
+
+def _picked(run: BorrowedRun, picked: list[BorrowedRun], gone: Gone, room: Room) -> bool:
     """Whether it is enough with this one, too."""
     picked.append(run)
-    evicted.append(run.name)
-    return room.fits(evicted)
+    gone.add(run.name)
+    return room.fits(gone)
 
 
-def needed(victims: list[BorrowedRun], terminating: list[str], room: Room) -> tuple[BorrowedRun, ...]:
-    """Without those that were selected before the last ones made them needless; the worst are spared first."""
-    result = list(victims)
+def needed(victims: Sequence[BorrowedRun], gone: Gone, room: Room) -> tuple[BorrowedRun, ...]:
+    """Without those that were selected before the last ones made them needless; the worst are spared first. ``gone``
+    has the victims, and those that are terminating."""
     for run in reversed(victims):
-        remaining = [*terminating, *(other.name for other in result if other is not run)]
-        if room.fits(remaining):
-            result.remove(run)
-    return tuple(result)
+        gone.remove(run.name)
+        if not room.fits(gone):
+            gone.add(run.name)
+    return tuple(run for run in victims if run.name in gone)
 
 
 def order(run: BorrowedRun) -> tuple[Safety, float, float, str]:

@@ -1,5 +1,7 @@
 """The accounting of replayed days, on days small enough to be reckoned by hand."""
 
+import argparse
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -7,6 +9,7 @@ import pytest
 from benchmarked import benchmark_module
 
 ledgers = benchmark_module("shares.ledger")
+program = benchmark_module("shares.__main__")
 replays = benchmark_module("shares.replay")
 TraceJob = benchmark_module("shares.day").TraceJob
 TraceClock = benchmark_module("shares.clock").TraceClock
@@ -191,6 +194,21 @@ def test_a_slow_engine_costs_the_seconds_that_it_takes(delay_s: float) -> None:
     assert ledger.waits_s()[1] == pytest.approx(540 + 4 * delay_s, abs=2)
 
 
+def test_a_second_of_an_engine_counts_as_the_scale_says_without_a_controller_too() -> None:
+    world, ledger = World(), ledgers.Ledger({"a": 4}, 4)
+    jobs = [TraceJob("first", "a", 60, 4, 600), TraceJob("second", "a", 120, 4, 600)]
+    options = {"speed": 600, "quiet_s": 0.5, "scale": 10.0, "wall": world.wall, "sleep": world.sleep}
+    replays.Replay(OneQueue(world, 0.1), ledger, jobs, **options).run(7200)
+    assert ledger.waits_s() == [pytest.approx(2, abs=1), pytest.approx(540, abs=10)]
+    assert world.now_s < 20, "while the second waits for the first to end time is idle"
+
+
+@pytest.mark.parametrize("scale", ["0", "-1", "0.5", "nan", "inf", "fast"])
+def test_a_scale_is_a_number_from_one(scale: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="from 1"):
+        program.scale_of(scale)
+
+
 def test_an_evicted_job_goes_on_from_where_it_was() -> None:
     world, ledger = World(), ledgers.Ledger({"a": 4}, 4)
     engine = OneQueue(world, 0.1, evict_at_s=1.0)
@@ -202,6 +220,38 @@ def test_an_evicted_job_goes_on_from_where_it_was() -> None:
     assert record.left_s is not None
     assert record.left_s - record.appeared_s == pytest.approx(1200, abs=2)
     assert record.held_s == pytest.approx(1200, abs=1)
+
+
+class InTurns(OneQueue):
+    """With two jobs in turns: it evicts the one that runs when the other has waited for ``pause_s`` of the world."""
+
+    def __init__(self, world: World, pause_s: float) -> None:
+        super().__init__(world, 0.1)
+        self._pause_s, self._since_s = pause_s, 0.0
+
+    def states(self) -> Sequence[object]:
+        if len(self._queue) == 2 and self._world.now_s >= self._since_s + self._pause_s:
+            first = self._queue.pop(0)
+            self._say(replays.JobState(first, holds=True, cause="turn"), 0.0)
+            self._say(replays.JobState(first), self._delay_s)
+            self._queue.append(first)
+            self._since_s = self._world.now_s
+            self._start()
+        return super().states()
+
+
+@pytest.mark.parametrize("scale", [20.0, 60.0])
+def test_pauses_of_a_controller_are_as_long_as_meant_in_the_day(scale: float) -> None:
+    """Ten minutes are 600 / scale seconds of the world, and 600 of the day again."""
+    world, ledger = World(), ledgers.Ledger({"a": 4}, 4)
+    jobs = [TraceJob("first", "a", 60, 4, 7200), TraceJob("second", "a", 61, 4, 7200)]
+    engine, wall, sleep = InTurns(world, 600 / scale), world.wall, world.sleep
+    options = {"speed": 600, "quiet_s": 0.5, "scale": scale, "paced": True}
+    replays.Replay(engine, ledger, jobs, **options, wall=wall, sleep=sleep).run(4200)
+    at_s = sorted(each for job in ledger.jobs.values() for each in job.evicted_s)
+    spans = [after - before for before, after in itertools.pairwise(at_s)]
+    assert len(spans) >= 5
+    assert spans == [pytest.approx(600, abs=20)] * len(spans)
 
 
 def test_a_job_that_an_engine_loses_ends_the_replay() -> None:

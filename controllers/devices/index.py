@@ -16,7 +16,9 @@ from kopt.controllers.devices.sets import LinkedGpus, best_gpus
 
 _PoolName = tuple[str, str]
 """Driver and name."""
-T, K, V = TypeVar("T"), TypeVar("K"), TypeVar("V")
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 Expected = tuple[tuple[str, int], ...]
 """Shares of instances in percent, by profile."""
 

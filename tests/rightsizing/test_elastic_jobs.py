@@ -45,7 +45,7 @@ SETTINGS = WidthApplySettings(
     least_back_s=200,
     settle_s=60,
 )
-# Agents of pods of one machine have one address, and the store of whoever is first by process id: see docs/rightsizing.md.
+# Agents of one machine have one address, so that rank 0 goes to the first by process id: see docs/rightsizing.md.
 LAUNCH = """
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 exec {python} -m torch.distributed.run --nnodes 1:4 --nproc-per-node 1 --max-restarts 50 --rdzv-id elastic \

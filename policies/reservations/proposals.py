@@ -1,0 +1,152 @@
+"""Which GPUs to reserve for a queue by the forecast of its demand: windows of hours, in the shape of its jobs.
+
+While a reservation lasts, all jobs of its queue count as its users. So what is reserved is all that the queue is
+expected to demand then, and not only what it lacks.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kopt.core.reason import Reason
+from kopt.core.units import WHOLE_GPU, counted, format_gpus
+from kopt.policies.reservations.forecast import HOUR_S, HourlyForecast
+
+_GAP_HOURS = 1
+"""Two windows that are no further apart are one: GPUs would hardly be given back between them."""
+_MOST_NODES = 512
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """A queue in a pool. Of each hour from ``start_s`` (Unix seconds) on: the forecast of its demand, what is ``free``
+    for it without a reservation by then, and what is ``reserved`` for it already; thousandths of a GPU.
+
+    ``limit``: the most that it may use, None for no limit; ``room``: nodes of the pool that hold ``gpus_per_node``.
+    """
+
+    queue: str
+    pool: str
+    start_s: float
+    forecast: HourlyForecast
+    free: Sequence[float]
+    reserved: Sequence[float]
+    gpus_per_node: int
+    room: int
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Window:
+    """What to reserve. ``middle`` and ``upper`` are the forecast at its highest, ``free`` what is free at its lowest, in
+    thousandths."""
+
+    start_s: float
+    until_s: float
+    nodes: int
+    gpus_per_node: int
+    middle: float
+    upper: float
+    free: float
+    reason: Reason
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+
+def propose(outlook: Outlook, earliest_s: float) -> tuple[list[Window], Reason]:
+    """Windows that begin at ``earliest_s`` or later, and a sentence about all of them together."""
+    upper = outlook.forecast.upper
+    short = [need > free for need, free in zip(upper, outlook.free, strict=True)]
+    if all(short):
+        return [], _always(outlook)
+    windows = [
+        window for span in _spans(short) if (window := _window(outlook, span[0], span[1], earliest_s)) is not None
+    ]
+    return windows, _summary(outlook, any(short), windows)
+
+
+def _spans(short: Sequence[bool]) -> list[tuple[int, int]]:
+    """The first hour of each window and the one after its last."""
+    result: list[tuple[int, int]] = []
+    for hour, is_short in enumerate(short):
+        if is_short and result and hour - result[-1][1] <= _GAP_HOURS:
+            result[-1] = (result[-1][0], hour + 1)
+        elif is_short:
+            result.append((hour, hour + 1))
+    return result
+
+
+def _window(outlook: Outlook, first: int, after: int, earliest_s: float) -> Window | None:
+    """None for one that is over too soon, or reserved already."""
+    first = max(first, math.ceil((earliest_s - outlook.start_s) / HOUR_S))
+    if first >= after:
+        return None
+    hours = range(first, after)
+    wanted = max(outlook.forecast.upper[hour] - outlook.reserved[hour] for hour in hours)
+    most = outlook.room * outlook.gpus_per_node * WHOLE_GPU
+    if outlook.limit is not None:
+        most = min(most, outlook.limit)
+    each = outlook.gpus_per_node * WHOLE_GPU
+    nodes = min(math.ceil(wanted / each), int(most // each), _MOST_NODES)
+    if nodes < 1:
+        return None
+    middle, upper = (max(row[hour] for hour in hours) for row in (outlook.forecast.middle, outlook.forecast.upper))
+    free = min(outlook.free[hour] for hour in hours)
+    level = outlook.forecast.quantile
+    text = (
+        f"It will demand up to {_gpus(upper)} with a probability of {level:.0%} (median {_gpus(middle)}); without a "
+        f"reservation {_gpus(free)} are free for it."
+    )
+    if nodes * each < wanted:
+        text += f" More than {nodes * outlook.gpus_per_node} cannot be reserved, by its quota and the pool's nodes."
+    numbers = {"upper": upper, "middle": middle, "free": free, "quantile": level}
+    return Window(
+        outlook.start_s + first * HOUR_S,
+        outlook.start_s + after * HOUR_S,
+        nodes,
+        outlook.gpus_per_node,
+        middle,
+        upper,
+        free,
+        Reason("RESERVATION_PROPOSED", text, numbers),
+    )
+
+
+def _always(outlook: Outlook) -> Reason:
+    low, high = min(outlook.forecast.upper), max(outlook.forecast.upper)
+    shape = f"The forecast is flat, at {_gpus(high)}" if high - low < WHOLE_GPU else f"It is at least {_gpus(low)}"
+    text = f"{shape}, and more than what is free at every hour: that takes quota, no reservation (kopt queues advise)."
+    return Reason("RESERVATION_ALWAYS_SHORT", text, {"low": low, "high": high})
+
+
+def _summary(outlook: Outlook, is_short: bool, windows: Sequence[Window]) -> Reason:
+    low, high = min(outlook.forecast.upper), max(outlook.forecast.upper)
+    if windows:
+        text = f"{counted(len(windows), 'reservation')} of up to {max(window.gpus for window in windows)} GPUs."
+        return Reason("RESERVATION_PROPOSED", text)
+    if is_short:
+        text = "What it will lack is reserved already, begins before a reservation could, or is beyond its quota."
+        return Reason("RESERVATION_NOTHING_LEFT", text, {"high": high})
+    flat = "The forecast is flat: " if high - low < WHOLE_GPU else ""
+    margin = min(free - need for need, free in zip(outlook.forecast.upper, outlook.free, strict=True))
+    text = f"{flat}{'it' if flat else 'It'} will demand up to {_gpus(high)}, {_gpus(margin)} below what is free at the tightest hour."
+    return Reason("RESERVATION_NOT_NEEDED", text, {"high": high, "margin": margin})
+
+
+def _gpus(milli: float) -> str:
+    return counted(format_gpus(round(milli / 100) * 100), "GPU")
+
+
+def borrowable(
+    lendable: Sequence[tuple[int, int | None, Sequence[float] | None]], borrowing_limit: int | None, hours: int
+) -> list[float]:
+    """What a queue may borrow in each hour. ``lendable``: of each other queue of its cohort its quota, its lending
+    limit, and the forecast of its own demand; of one that is not known nothing is borrowed."""
+    result = [0.0] * hours
+    for quota, lending_limit, upper in lendable:
+        for hour in range(hours) if upper is not None else ():
+            spare = max(0.0, quota - upper[hour]) if upper is not None else 0.0
+            result[hour] += spare if lending_limit is None else min(spare, lending_limit)
+    return result if borrowing_limit is None else [min(each, borrowing_limit) for each in result]

@@ -38,15 +38,14 @@ class NoForecast(ValueError):
 
 @dataclass(frozen=True)
 class HourlyForecast:
-    """Of each hour after the last one of the history, in the unit of the history. ``by``: ``week`` or ``day``. ``kept``:
-    the share of the hours of the last week that stayed within what would have been forecast a day ahead."""
+    """Of each hour after the last one of the history, in the unit of the history. ``by``: ``week`` or ``day``;
+    ``days``: how many the history has."""
 
     quantile: float
     middle: tuple[float, ...]
     upper: tuple[float, ...]
     by: str
     days: int
-    kept: float | None
 
 
 def forecast(hours: Sequence[float | None], quantile: float, ahead: int) -> HourlyForecast:
@@ -70,7 +69,23 @@ def forecast(hours: Sequence[float | None], quantile: float, ahead: int) -> Hour
         likely, margin = _enough(misses, 0.5), _enough(misses, quantile)
         middle.append(max(0.0, centre + (likely or 0.0)))
         upper.append(max(0.0, centre + (usual if margin is None else margin), middle[-1]))
-    return HourlyForecast(quantile, tuple(middle), tuple(upper), by, days, past.kept(quantile))
+    return HourlyForecast(quantile, tuple(middle), tuple(upper), by, days)
+
+
+def kept_share(hours: Sequence[float | None], quantile: float) -> float | None:
+    """The share of the hours of the last week that stayed within what was forecast a day ahead, from what was known
+    then; None where too little was."""
+    inside = known = 0
+    for first in range(len(hours) - WEEK_HOURS, len(hours), DAY_HOURS):
+        try:
+            upper = forecast(hours[: max(0, first - DAY_HOURS)], quantile, 2 * DAY_HOURS).upper[DAY_HOURS:]
+        except NoForecast:
+            continue
+        for index, most in enumerate(upper, first):
+            value = hours[index]
+            inside += value is not None and value <= most + 1e-9
+            known += value is not None
+    return inside / known if known else None
 
 
 def _check(hours: Sequence[float | None], days: int) -> None:
@@ -136,27 +151,6 @@ class _Past:
             losses[by] = (lost, margin)
         by = "week" if losses["week"][0] <= losses["day"][0] else "day"
         return by, losses[by][1]
-
-    def kept(self, quantile: float) -> float | None:
-        """Over the last week, forecast a day ahead; None where that has too little before it."""
-        inside = known = 0
-        for first in range(len(self._hours) - WEEK_HOURS, len(self._hours), DAY_HOURS):
-            end = first - DAY_HOURS
-            if end < 2 * WEEK_HOURS:
-                continue
-            earlier = _Past(self._hours[:end])
-            try:
-                by, usual = earlier.best(end, quantile)
-            except NoForecast:
-                continue
-            for index in range(first, first + DAY_HOURS):
-                value = self._hours[index]
-                if value is not None:
-                    margin = _enough(earlier.misses(by, index, 2, end), quantile)
-                    upper = earlier.centre(by, index, 2) + (usual if margin is None else margin)
-                    inside += value <= max(0.0, upper) + 1e-9
-                    known += 1
-        return inside / known if known else None
 
 
 def _enough(misses: Sequence[float], quantile: float) -> float | None:

@@ -38,8 +38,8 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Window:
-    """What to reserve. ``middle`` and ``upper`` are the forecast at its highest, ``free`` what is free at its lowest, in
-    thousandths."""
+    """What to reserve. ``middle`` and ``upper`` are the forecast at its highest, ``free`` what is free at its lowest;
+    thousandths of a GPU."""
 
     start_s: float
     until_s: float
@@ -129,9 +129,9 @@ def _summary(outlook: Outlook, is_short: bool, windows: Sequence[Window]) -> Rea
     if is_short:
         text = "What it will lack is reserved already, begins before a reservation could, or is beyond its quota."
         return Reason("RESERVATION_NOTHING_LEFT", text, {"high": high})
-    flat = "The forecast is flat: " if high - low < WHOLE_GPU else ""
     margin = min(free - need for need, free in zip(outlook.forecast.upper, outlook.free, strict=True))
-    text = f"{flat}{'it' if flat else 'It'} will demand up to {_gpus(high)}, {_gpus(margin)} below what is free at the tightest hour."
+    subject = "The forecast is flat: it" if high - low < WHOLE_GPU else "It"
+    text = f"{subject} will demand up to {_gpus(high)}, at the tightest hour {_gpus(margin)} below what is free for it."
     return Reason("RESERVATION_NOT_NEEDED", text, {"high": high, "margin": margin})
 
 

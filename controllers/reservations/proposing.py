@@ -28,6 +28,7 @@ from kopt.policies.reservations import RecurrenceError, occurrences
 from kopt.policies.reservations.forecast import (
     HOUR_S,
     METHOD,
+    WEEK_HOURS,
     HourlyForecast,
     NoForecast,
     forecast,
@@ -44,10 +45,11 @@ _LONGEST_STEM = 40
 @dataclass(frozen=True)
 class ProposalSettings:
     """``queues`` are ClusterQueues; empty: those of which most GPUs are of ``classes``. ``owners``: the LocalQueue that
-    a ClusterQueue's reservations are for, where it has several. ``lead_s`` None: by how late earlier ones were."""
+    a ClusterQueue's reservations are for, where it has several. ``lead_s`` None: by how late earlier ones were.
+    ``ahead_s``: so far ahead, at most a week; what is further away is forecast better tomorrow."""
 
     quantile: float = 0.9
-    hours: int = 168
+    ahead_s: float = 2 * 86_400.0
     queues: tuple[str, ...] = ()
     classes: tuple[WorkloadClass, ...] = HIGH_CLASSES
     owners: Mapping[str, Key] = field(default_factory=dict)
@@ -101,7 +103,7 @@ class _Proposing:
             return [Proposal(queue, pool, owner if isinstance(owner, Reason) else predicted, word)]
         outlook = self._outlook(owner, queue, (pool, resource), predicted)
         lead_s = _lead_s(self._observed, pool) if self._settings.lead_s is None else self._settings.lead_s
-        windows, summary = propose(outlook, self._observed.now_s + lead_s)
+        windows, summary = propose(outlook, self._observed.now_s + lead_s, outlook.start_s + self._settings.ahead_s)
         if not windows:
             return [Proposal(queue, pool, summary, word, forecast=predicted)]
         kept = kept_share(self._history.demand((queue, pool)), self._settings.quantile)
@@ -117,7 +119,7 @@ class _Proposing:
         if (queue, pool) not in self._forecasts:
             hours = self._history.demand((queue, pool))
             try:
-                self._forecasts[queue, pool] = forecast(hours, self._settings.quantile, self._settings.hours)
+                self._forecasts[queue, pool] = forecast(hours, self._settings.quantile, WEEK_HOURS)
             except NoForecast as error:
                 self._forecasts[queue, pool] = error.reason
         return self._forecasts[queue, pool]

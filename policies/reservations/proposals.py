@@ -14,6 +14,8 @@ from kopt.policies.reservations.forecast import HOUR_S, HourlyForecast
 
 _GAP_HOURS = 1
 """Two windows that are no further apart are one: GPUs would hardly be given back between them."""
+_UNUSED = 0.25
+"""Of what is reserved, by the forecast itself."""
 _MOST_NODES = 512
 
 
@@ -55,34 +57,49 @@ class Window:
         return self.nodes * self.gpus_per_node
 
 
-def propose(outlook: Outlook, earliest_s: float) -> tuple[list[Window], Reason]:
-    """Windows that begin at ``earliest_s`` or later, and a sentence about all of them together."""
-    upper = outlook.forecast.upper
-    short = [need > free for need, free in zip(upper, outlook.free, strict=True)]
-    if all(short):
+def propose(outlook: Outlook, earliest_s: float, latest_s: float = math.inf) -> tuple[list[Window], Reason]:
+    """Windows that begin from ``earliest_s`` until ``latest_s``, and a sentence about all of them together."""
+    short = [need > free for need, free in zip(outlook.forecast.upper, outlook.free, strict=True)]
+    if all(need > free for need, free in zip(outlook.forecast.middle, outlook.free, strict=True)):
         return [], _always(outlook)
-    windows = [
-        window for span in _spans(short) if (window := _window(outlook, span[0], span[1], earliest_s)) is not None
-    ]
-    return windows, _summary(outlook, any(short), windows)
+    first = max(0, math.ceil((earliest_s - outlook.start_s) / HOUR_S))
+    after = int(min(len(short), max(0.0, (latest_s - outlook.start_s) / HOUR_S)))
+    spans = [part for span in _spans(short, first, after) for part in _parts(outlook, *span)]
+    windows = [window for span in spans if (window := _window(outlook, *span)) is not None]
+    return windows, _summary(outlook, any(short[first:after]), windows)
 
 
-def _spans(short: Sequence[bool]) -> list[tuple[int, int]]:
-    """The first hour of each window and the one after its last."""
+def _spans(short: Sequence[bool], first: int, after: int) -> list[tuple[int, int]]:
+    """The first hour of each span that is short, and the one after its last."""
     result: list[tuple[int, int]] = []
-    for hour, is_short in enumerate(short):
-        if is_short and result and hour - result[-1][1] <= _GAP_HOURS:
+    for hour in range(first, after):
+        if short[hour] and result and hour - result[-1][1] <= _GAP_HOURS:
             result[-1] = (result[-1][0], hour + 1)
-        elif is_short:
+        elif short[hour]:
             result.append((hour, hour + 1))
     return result
 
 
-def _window(outlook: Outlook, first: int, after: int, earliest_s: float) -> Window | None:
-    """None for one that is over too soon, or reserved already."""
-    first = max(first, math.ceil((earliest_s - outlook.start_s) / HOUR_S))
-    if first >= after:
-        return None
+def _parts(outlook: Outlook, first: int, after: int) -> list[tuple[int, int]]:
+    """A span in parts, as what is reserved is one amount for all hours of a window: a part ends where going on would
+    leave too much of it unused."""
+    each, result, begin = outlook.gpus_per_node * WHOLE_GPU, list[tuple[int, int]](), first
+    for hour in range(first, after):
+        # What rounding to whole nodes leaves unused no other part would save, and a gap is kept on purpose.
+        nodes = [
+            math.ceil(outlook.forecast.upper[at] / each)
+            for at in range(begin, hour + 1)
+            if outlook.forecast.upper[at] > outlook.free[at]
+        ]
+        reserved = max(nodes) * len(nodes)
+        if reserved - sum(nodes) > _UNUSED * reserved:
+            result.append((begin, hour))
+            begin = hour
+    return [*result, (begin, after)]
+
+
+def _window(outlook: Outlook, first: int, after: int) -> Window | None:
+    """None for one that is reserved already, or may not be."""
     hours = range(first, after)
     wanted = max(outlook.forecast.upper[hour] - outlook.reserved[hour] for hour in hours)
     most = outlook.room * outlook.gpus_per_node * WHOLE_GPU
@@ -115,9 +132,11 @@ def _window(outlook: Outlook, first: int, after: int, earliest_s: float) -> Wind
 
 
 def _always(outlook: Outlook) -> Reason:
-    low, high = min(outlook.forecast.upper), max(outlook.forecast.upper)
-    shape = f"The forecast is flat, at {_gpus(high)}" if high - low < WHOLE_GPU else f"It is at least {_gpus(low)}"
-    text = f"{shape}, and more than what is free at every hour: that takes quota, no reservation (kopt queues advise)."
+    low, high = min(outlook.forecast.middle), max(outlook.forecast.middle)
+    shape = (
+        f"The forecast is flat, at {_gpus(high)}" if high - low < WHOLE_GPU else f"Its median is {_gpus(low)} at least"
+    )
+    text = f"{shape}, and above what is free at every hour: that takes quota, no reservation (kopt queues advise)."
     return Reason("RESERVATION_ALWAYS_SHORT", text, {"low": low, "high": high})
 
 
@@ -127,7 +146,7 @@ def _summary(outlook: Outlook, is_short: bool, windows: Sequence[Window]) -> Rea
         text = f"{counted(len(windows), 'reservation')} of up to {max(window.gpus for window in windows)} GPUs."
         return Reason("RESERVATION_PROPOSED", text)
     if is_short:
-        text = "What it will lack is reserved already, begins before a reservation could, or is beyond its quota."
+        text = "What it will lack is reserved already, or beyond what it may use."
         return Reason("RESERVATION_NOTHING_LEFT", text, {"high": high})
     margin = min(free - need for need, free in zip(outlook.forecast.upper, outlook.free, strict=True))
     subject = "The forecast is flat: it" if high - low < WHOLE_GPU else "It"

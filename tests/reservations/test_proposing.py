@@ -137,7 +137,6 @@ def test_a_weekly_peak_becomes_a_reservation_that_is_kept(
     (again,) = serving.propose(url)["manifests"]
     assert again["metadata"]["name"] == name, "a later forecast takes its place"
     assert serving.rows(url, "--quantile", "0.5", "--days", "1")[serving.queue]["reservation"] == f"{team.space}/{name}"
-    team.api.patch(*KIND, name, {"spec": {"nodes": 4}}, team.space)
     now_s = float(int(time.time()))
     team.move(now_s + 2.0, now_s + 8.0, name)
     team.api.patch(*KIND, name, {"spec": {"lead": "1s", "nodes": 1}}, team.space)

@@ -14,7 +14,7 @@ from kopt.cli.options import Kubeconfig, Output, seconds
 from kopt.cli.output import Answer, Format, column, printable, show
 from kopt.core.scheduling.workload_class import WorkloadClass
 from kopt.core.times import stamp
-from kopt.core.units import counted, format_gpus, format_span
+from kopt.core.units import format_gpus, format_span
 
 if TYPE_CHECKING:
     from kopt.cluster.client.resources import Key
@@ -72,7 +72,7 @@ def propose(
     quantile: Annotated[
         float, typer.Option("--quantile", min=0.5, max=0.99, help="Of the demand; higher reserves more, and in vain.")
     ] = 0.9,
-    days: Annotated[int, typer.Option("--days", min=1, max=7, help="How far ahead.")] = 7,
+    days: Annotated[int, typer.Option("--days", min=1, max=7, help="How far ahead.")] = 2,
     lead: Annotated[
         str, typer.Option("--lead", metavar="SPAN", help="Default: 10m, and more where earlier ones were late.")
     ] = "",
@@ -87,7 +87,8 @@ def propose(
 
     Goes by what queues used and waited for, hour by hour, over two weeks at least (Kueue). What is free is the queue's
     quota and what its cohort is forecast to leave. With -o yaml the reservations can be applied as they are; what is
-    not proposed, and why, stands in comments. Run it again each day: later forecasts take the place of earlier ones.
+    not proposed, and why, stands in comments. Run it again each day: later forecasts take the place of
+    earlier ones, and are better.
 
     Examples:
 
@@ -108,7 +109,7 @@ def propose(
     observed = asyncio.run(_observed(kubeconfig))
     settings = ProposalSettings(
         quantile,
-        24 * days,
+        86_400.0 * days,
         _known_queues(queue or [], observed, history),
         tuple(class_ or HIGH_CLASSES),
         {_target(key, observed): key for key in keys},
@@ -128,7 +129,7 @@ def answer(made: "Sequence[Proposal]", settings: "ProposalSettings", since_s: fl
     rows = [_row(each) for each in made if each.reason.code != "RESERVATION_NOT_ASKED"]
     remarks = [
         f"By {METHOD} from {format_span(since_s)} of demand, used and waited for; "
-        f"{counted(settings.hours // 24, 'day')} ahead, at the {settings.quantile:.0%} quantile.",
+        f"{format_span(settings.ahead_s)} ahead, at the {settings.quantile:.0%} quantile.",
         *(f"{row.queue}: {row.reason}" for row in rows),
     ]
     if any(each.document for each in made):

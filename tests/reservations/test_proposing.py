@@ -147,6 +147,7 @@ def test_a_weekly_peak_becomes_a_reservation_that_is_kept(
     assert "By forecast: 1 ended, 1 of them there in time" in " ".join(listed.output.split())
 
 
+@pytest.mark.long
 def test_what_is_reserved_by_hand_and_what_no_forecast_can_say(
     serving: Serving, prometheus: RunningPrometheus, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "drawn-commands": "benchmarks.drawn_commands",
     "queues": "benchmarks.queues",
     "reactions": "benchmarks.reactions",
+    "proposed-reservations": "benchmarks.proposed_reservations",
     "reclaims": "benchmarks.reclaims",
     "replayed-day": "benchmarks.replayed_day",
     "replicas": "benchmarks.replicas",

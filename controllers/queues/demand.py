@@ -9,6 +9,8 @@ from prometheus_client.registry import Collector
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.custom.kaiwo_queue import pool_of, queue_of
+from kopt.cluster.objects.custom.reservation import held_for
+from kopt.cluster.objects.fields import items, mapping
 from kopt.cluster.workloads.kueue.objects import KueueWorkload
 from kopt.cluster.workloads.requests.gpus import devices_in
 from kopt.core.scheduling.queue_tree import DEMAND_METRIC, GPU, DemandState
@@ -28,8 +30,9 @@ class QueuedGpus:
 
 
 def queued_gpus(workload: KueueWorkload) -> QueuedGpus | None:
-    """None for one that has ended, asks for no GPU, or was stopped by its owner."""
-    if workload.finished or not (workload.active or workload.holder):
+    """None for one that has ended, asks for no GPU, was stopped by its owner, or holds GPUs for a reservation: nobody
+    demands these, and a forecast of them would reserve what was reserved before."""
+    if workload.finished or not (workload.active or workload.holder) or _holds(workload):
         return None
     has_quota = workload.reserved_s is not None
     gpus = Counter[str]()
@@ -41,6 +44,10 @@ def queued_gpus(workload: KueueWorkload) -> QueuedGpus | None:
     rows = tuple((flavor, amount) for flavor, amount in gpus.items() if amount)
     queue = workload.cluster_queue if has_quota else ""
     return QueuedGpus(queue, (workload.key[0], workload.queue), rows) if rows else None
+
+
+def _holds(workload: KueueWorkload) -> bool:
+    return any(held_for(mapping(pods, "template")) for _, pods in items(workload.document, "spec", "podSets"))
 
 
 @dataclass(frozen=True, slots=True)

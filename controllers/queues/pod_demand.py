@@ -13,6 +13,7 @@ from typing import Any
 
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import KAI_POD_GROUPS, PODS, VOLCANO_POD_GROUPS, Key, Object
+from kopt.cluster.objects.custom.reservation import held_for
 from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.workloads.frameworks import QUEUE_REFERENCES
@@ -49,14 +50,14 @@ class QueuedGroup:
 
 
 def queued_pod(engine: Engine) -> Callable[[Object], QueuedPod | None]:
-    """Reads a pod; None for one that asks for no GPU, or has ended."""
+    """Reads a pod; None for one that asks for no GPU, has ended, or holds GPUs for a reservation."""
     reference = QUEUE_REFERENCES[_FRAMEWORKS[engine]]
 
     def read(pod: Object) -> QueuedPod | None:
         spec, metadata = mapping(pod, "spec"), mapping(pod, "metadata")
         annotations = mapping(metadata, "annotations")
         milli = gpus_of(spec, annotations)
-        if not milli or text(pod, "status", "phase") in _ENDED:
+        if not milli or text(pod, "status", "phase") in _ENDED or held_for(pod):
             return None
         group = pod_group_of(annotations)
         return QueuedPod(

@@ -151,6 +151,14 @@ def team(request: pytest.FixtureRequest, control_plane: ControlPlane, kueue: Kue
 
 
 @pytest.fixture
+def controller_of(serving: Any) -> Iterator[Start]:
+    """As ``controller``, for the queue of ``serving``."""
+    team: Team = serving.team
+    with replicas(partial(ControllerProcess, team.plane, "reservations", f"--namespace={team.space}")) as start:
+        yield start
+
+
+@pytest.fixture
 def controller(team: Team) -> Iterator[Start]:
     """``controller("--mode=enforce")`` starts a replica that leads; all are killed in the end."""
     with replicas(partial(ControllerProcess, team.plane, "reservations", f"--namespace={team.space}")) as start:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kopt.cli.cluster.queueing.propose import propose
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.open_cluster import open_cluster
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
+from kopt.core.times import stamp
 from kopt.core.units import WHOLE_GPU, counted, format_gpus, format_span
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from kopt.controllers.reservations.views import Reserved
 
 app = typer.Typer(no_args_is_help=True, help="GPUs that are kept free for a queue at a time to come.")
+app.command("propose")(propose)
 
 
 _AXIS_CHARS = 48
@@ -50,6 +53,7 @@ class ReservationRow:
     latest_late_s: float | None = column("latest", show=lambda span_s: f"{span_s:.0f} s late" if span_s else "in time")
     used_share: float | None = column("used share", show=_percent, drop=1)
     backfilled_share: float | None = column("backfilled", show=_percent, drop=1)
+    by: str = column("by", drop=1)
     message: str = column("message", wide=True)
 
 
@@ -76,6 +80,7 @@ def answer(reserved: "list[Reserved]", within_s: float) -> Answer:
     """Each by itself; those that are refused say why."""
     rows = [_row(each, within_s) for each in sorted(reserved, key=lambda each: each.key)]
     remarks = [f"{row.reservation} is refused: {row.message}" for row in rows if row.phase == "Refused"]
+    remarks += _forecasts(rows)
     return Answer("reservations", rows, remarks=remarks, empty="there are no reservations")
 
 
@@ -104,8 +109,28 @@ def _row(each: "Reserved", within_s: float) -> ReservationRow:
         results[0].late_s if results else None,
         sum(shares) / len(shares) if shares else None,
         sum(backfilled) / len(backfilled) if backfilled else None,
+        _made_by(each),
         messages.get("Accepted", each.error or UNSEEN),
     )
+
+
+def _made_by(each: "Reserved") -> str:
+    from kopt.cluster.objects.custom.reservation_forecast import forecast_mark
+
+    if forecast_mark(each.document) is not None:
+        return "forecast"
+    return "calendar" if each.spec is not None and each.spec.recurrence else "hand"
+
+
+def _forecasts(rows: "list[ReservationRow]") -> list[str]:
+    """How those by forecast went, over all of their past occurrences."""
+    past = [row for row in rows if row.by == "forecast" and row.occurrences]
+    ended = sum(row.occurrences for row in past)
+    if not ended:
+        return []
+    kept = sum(row.kept or 0 for row in past)
+    used = sum((row.used_share or 0.0) * row.occurrences for row in past) / ended
+    return [f"By forecast: {ended} ended, {kept} of them there in time, {used:.0%} of their GPU time used."]
 
 
 @dataclass(frozen=True)
@@ -279,6 +304,8 @@ def _manifest(file: Path) -> "Reserved":
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
         usage_error(f"{file} has to be one {KIND} with a name", "--file")
     metadata.setdefault("namespace", "default")
+    # The newest: reservations that are there already have precedence.
+    metadata.setdefault("creationTimestamp", stamp(time.time()))
     reserved = read_reserved(manifests[0])
     if reserved.spec is None:
         usage_error(f"{file}: {reserved.error}", "--file")

@@ -47,7 +47,7 @@ def queued_gpus(workload: KueueWorkload) -> QueuedGpus | None:
 
 
 def _holds(workload: KueueWorkload) -> bool:
-    return any(held_for(mapping(pods, "template")) for _, pods in items(workload.document, "spec", "podSets"))
+    return any(held_for(dict(mapping(pods, "template"))) for _, pods in items(workload.document, "spec", "podSets"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from kopt.cluster.objects.custom.reservation import results_of
 from kopt.cluster.objects.custom.reservation_forecast import ForecastMark, forecast_mark, proposed_document
 from kopt.cluster.workloads.kueue.reading import requests_of
 from kopt.cluster.workloads.requests.pods import is_gpu
-from kopt.controllers.reservations.snapshot import Observed, holding, nodes_of, read_reservations
+from kopt.controllers.reservations.observed import Observed, holding, nodes_of
+from kopt.controllers.reservations.snapshot import read_reservations
 from kopt.controllers.reservations.views import Reserved, read_reserved
 from kopt.core.reason import Reason
 from kopt.core.scheduling.queue_demand import QueueDemandHistory, QueuePool
@@ -98,9 +99,11 @@ class _Proposing:
         if not resource:
             return []
         owner = _passed_over(queue, workload_class, self._settings) or _owner(self._observed, queue, self._settings)
-        predicted = owner if isinstance(owner, Reason) else self._forecast(queue, pool)
-        if isinstance(owner, Reason) or isinstance(predicted, Reason):
-            return [Proposal(queue, pool, owner if isinstance(owner, Reason) else predicted, word)]
+        if isinstance(owner, Reason):
+            return [Proposal(queue, pool, owner, word)]
+        predicted = self._forecast(queue, pool)
+        if isinstance(predicted, Reason):
+            return [Proposal(queue, pool, predicted, word)]
         outlook = self._outlook(owner, queue, (pool, resource), predicted)
         lead_s = _lead_s(self._observed, pool) if self._settings.lead_s is None else self._settings.lead_s
         windows, summary = propose(outlook, self._observed.now_s + lead_s, outlook.start_s + self._settings.ahead_s)

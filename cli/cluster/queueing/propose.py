@@ -18,8 +18,8 @@ from kopt.core.units import format_gpus, format_span
 
 if TYPE_CHECKING:
     from kopt.cluster.client.resources import Key
+    from kopt.controllers.reservations.observed import Observed
     from kopt.controllers.reservations.proposing import Proposal, ProposalSettings
-    from kopt.controllers.reservations.snapshot import Observed
     from kopt.core.scheduling.queue_demand import QueueDemandHistory
 
 _LONGEST_LEAD_S = 86_400

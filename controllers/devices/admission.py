@@ -39,6 +39,9 @@ from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.switches import Owner
 
+_NODES_AT_ONCE = 20
+"""Of which the GPUs are read between two turns of the loop: some milliseconds."""
+
 
 class DevicesAtAdmission:
     """Answers from memory; ``run`` keeps it up to date until cancelled."""
@@ -52,11 +55,12 @@ class DevicesAtAdmission:
         self._strategies: Informer[MigStrategy] = Informer(kube, MIG_STRATEGIES, keep=read_strategy)
         self._linked: Informer[LinkedGpus] = Informer(kube, NODE_TOPOLOGIES, keep=linked_gpus)
         self._open = OpenNodes(self._nodes.objects)
+        self._settled = False
         self.books = Books(strategy_of=self._strategy_of, linked=self._linked.objects)
         self._slices.subscribe(lambda change: self.books.put_slice(change.key, change.new))
         self._claims.subscribe(self._claim_changed)
         self._nodes.subscribe(self._node_changed)
-        self._strategies.subscribe(lambda _: self.books.touch())
+        self._strategies.subscribe(self._strategy_changed)
         self._linked.subscribe(lambda change: self.books.touch(change.key[1]))
         for informer in self._informers:
             if isolation is not None:
@@ -75,16 +79,18 @@ class DevicesAtAdmission:
         await asyncio.gather(self._settle(), *(informer.run() for informer in self._informers))
 
     async def _settle(self) -> None:
-        """All nodes are new at first: that they are read must not delay a review."""
+        """All nodes are new at first: other reviews are answered between some and the next, and no claim is given a
+        choice before all are read."""
         for informer in self._needed:
             await informer.synced.wait()
-        self.books.settle()
+        while not self.books.settle(_NODES_AT_ONCE):
+            await asyncio.sleep(0)
+        self._settled = True
 
     def is_wanted(self, claim: Object) -> bool:
         """Whether a claim may be given a choice at all: without it nothing has to be read."""
-        ready = all(informer.synced.is_set() for informer in self._needed)
         fresh = CHOICE_ANNOTATION not in mapping(claim, "metadata", "annotations")
-        return ready and fresh and bool(owner_pod(claim)[0]) and self._request(claim) is not None
+        return self._settled and fresh and bool(owner_pod(claim)[0]) and self._request(claim) is not None
 
     def mode(self, owner: Owner, mode: Mode) -> Mode:
         """As the switch has it for what an owner has."""
@@ -143,6 +149,11 @@ class DevicesAtAdmission:
         self.books.put_claim(change.key, change.new)
         if change.new is not None and change.old is None:
             self.books.observe(change.new)
+
+    def _strategy_changed(self, change: Change[MigStrategy]) -> None:
+        # Its status changes neither.
+        if change.old != change.new:
+            self.books.touch()
 
     def _node_changed(self, change: Change[Labels]) -> None:
         # Heartbeats change neither.

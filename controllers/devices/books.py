@@ -129,12 +129,12 @@ class Books:
         """Links or what is expected may have changed on a node, without a name on all."""
         self.index.touch(node)
 
-    def settle(self) -> None:
-        """What has changed is read now and not by the next choice."""
+    def settle(self, most: int | None = None) -> bool:
+        """What has changed is read now and not by the next choice, on ``most`` nodes; whether that was all."""
         now_s = self._clock()
         while self._reserved and next(iter(self._reserved.values()))[0] < now_s:
             self.forget(next(iter(self._reserved)))
-        self.index.settle()
+        return self.index.settle(most)
 
     def select(self, request: DeviceRequest, key: str, nodes: Callable[[str], bool]) -> AnySelection | None:
         """The instance after which most of the slices stay usable, or whole GPUs of one node; kept for the claim with

@@ -172,10 +172,14 @@ class GpuIndex:
         """Links or what is expected may have changed on a node, without a name on all."""
         self._changed |= self._nodes.keys() if node is None else {node}
 
-    def settle(self) -> None:
-        """Read nodes anew that have changed; what is asked for below is as of then."""
-        while self._changed:
+    def settle(self, most: int | None = None) -> bool:
+        """Read nodes anew that have changed, ``most`` of them, and whether that was all; what is asked for below is as
+        of then."""
+        left = len(self._changed) if most is None else most
+        while self._changed and left > 0:
             self._settle(self._changed.pop())
+            left -= 1
+        return not self._changed
 
     def families(self) -> Collection[Family]:
         return self._by_number.keys()

@@ -25,6 +25,7 @@ from kopt.core.scheduling.quota import FlavorResource
 from kopt.core.scheduling.reservation import Reservation
 from kopt.core.scheduling.workload_class import WorkloadClass
 from kopt.core.units import WHOLE_GPU
+from kopt.core.workload.gpu_share import CHARGE_RESOURCE
 from kopt.policies.reservations import RecurrenceError, occurrences
 from kopt.policies.reservations.forecast import (
     HOUR_S,
@@ -85,6 +86,12 @@ def proposals(observed: Observed, history: QueueDemandHistory, settings: Proposa
     return [*_checked(observed, made), *_outdated(observed, made)]
 
 
+_OF_SHARES = Reason(
+    "RESERVATION_OF_SHARES",
+    f"It has quota of {CHARGE_RESOURCE} there, and its demand is known of whole GPUs and of shares together.",
+)
+
+
 class _Proposing:
     """Forecasts are kept, as each queue's is needed for all that may borrow from it."""
 
@@ -94,8 +101,11 @@ class _Proposing:
 
     def of(self, queue: str, pool: str, workload_class: WorkloadClass | None) -> list[Proposal]:
         """Of one queue in one pool; nothing where it has no quota of GPUs there."""
-        quotas, word = self._observed.queues[queue].quotas, "" if workload_class is None else str(workload_class)
-        resource = next((name for flavor, name in quotas if flavor == pool and is_gpu(name)), "")
+        word = "" if workload_class is None else str(workload_class)
+        covered = [name for flavor, name in self._observed.queues[queue].quotas if flavor == pool]
+        if CHARGE_RESOURCE in covered:
+            return [Proposal(queue, pool, _OF_SHARES, word)]
+        resource = next(filter(is_gpu, covered), "")
         if not resource:
             return []
         owner = _passed_over(queue, workload_class, self._settings) or _owner(self._observed, queue, self._settings)

@@ -23,6 +23,7 @@ from kopt.controllers.queues.borrowers import gpus_of
 from kopt.controllers.queues.demand import queued_gpus
 from kopt.controllers.reservations import status
 from kopt.controllers.reservations.observed import Observed
+from kopt.controllers.reservations.proposing import ProposalSettings, proposals
 from kopt.controllers.reservations.snapshot import Reading, pools_of, read_reservations
 from kopt.controllers.reservations.status import Standing
 from kopt.controllers.reservations.views import read_node, read_reserved, read_workload
@@ -291,6 +292,14 @@ def test_reservations_hold_what_nodes_offer_and_count_what_the_queue_charges() -
     reason, message = read_reservations(reserving({CHARGE_RESOURCE: 8000}, offers="cpu")).refused["team/night"]
     assert reason == "UnknownPool"
     assert "by claims alone" in message
+
+
+@pytest.mark.parametrize("quotas", [{CHARGE_RESOURCE: 8000}, {CHARGE_RESOURCE: 500, GPU: 8}])
+def test_no_reservation_is_proposed_where_demand_may_be_of_shares(quotas: dict[str, int]) -> None:
+    hours = tuple(8000 if hour % 24 == 9 else 0 for hour in range(24 * 21))
+    history = QueueDemandHistory(NOW_S - 3600 * len(hours), {("all", "h100"): hours}, {})
+    (proposal,) = proposals(reserving(quotas), history, ProposalSettings(queues=("all",)))
+    assert (proposal.reason.code, proposal.document) == ("RESERVATION_OF_SHARES", None)
 
 
 def test_a_reservation_says_that_kueue_counts_whole_gpus_as_they_are() -> None:

@@ -12,7 +12,7 @@ from kopt.cluster.objects.device_slices import API_VERSION, DevicePool, whole_gp
 
 from .test_devices_on_api_server import CHOICE, DRIVER, Object, Team
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 CLASS = "gpu.nvidia.com"
 NODES = [f"set-node-{at}" for at in range(3)]
 PAIRS = [(0, 4), (1, 5), (2, 6), (3, 7)]

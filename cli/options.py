@@ -24,6 +24,9 @@ class PatchFormat(StrEnum):
 Kubeconfig = Annotated[
     Path | None, typer.Option("--kubeconfig", metavar="FILE", help="The cluster; else KUBECONFIG, the pod, ~/.kube.")
 ]
+PrometheusToken = Annotated[
+    Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
+]
 Output = Annotated[Format, typer.Option("-o", "--output", help="How to print the answer.", show_choices=True)]
 Since = Annotated[
     str, typer.Option("--since", metavar="SPAN", help="How much history to read from Prometheus: 30d, 12h, 90m.")

@@ -13,7 +13,7 @@ import typer
 from kopt.cli.alerts.acknowledgements import Acknowledgements
 from kopt.cli.alerts.reading import SHORTEST_STEP_S, read_episodes
 from kopt.cli.errors import Refused, usage_error
-from kopt.cli.options import Output, seconds
+from kopt.cli.options import Output, PrometheusToken, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import print_status
 from kopt.core.alerts.acknowledgement import LONGEST_NOTE, Acknowledgement, is_printable_note
@@ -24,9 +24,6 @@ from kopt.policies.cost.budgets import stamp
 _LONGEST_S = 400 * 86_400
 PrometheusOption = Annotated[
     str, typer.Option("--prometheus", metavar="URL", help="Where the rules of `kopt alerts rules` are evaluated.")
-]
-TokenOption = Annotated[
-    Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
 ]
 
 
@@ -48,7 +45,7 @@ def history(
     prometheus: PrometheusOption,
     since: Annotated[str, typer.Option("--since", metavar="SPAN", help="How far back.")] = "7d",
     every: Annotated[bool, typer.Option("--all", help="Also alerts of other rules than kopt's.")] = False,
-    token_file: TokenOption = None,
+    token_file: PrometheusToken = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Show which alerts fired, when they were resolved, and who has acknowledged them.
@@ -80,7 +77,7 @@ def acknowledge(
     prometheus: PrometheusOption,
     note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What is being done about it.")] = "",
     who: Annotated[str, typer.Option("--by", metavar="NAME", help="The user who runs this by default.")] = "",
-    token_file: TokenOption = None,
+    token_file: PrometheusToken = None,
 ) -> None:
     """Say that somebody looks after an alert that fires: it is acknowledged until it is resolved.
 

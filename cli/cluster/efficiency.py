@@ -12,7 +12,7 @@ import typer
 
 from kopt.cli.cluster.listing import list_objects
 from kopt.cli.errors import Refused, usage_error
-from kopt.cli.options import Kubeconfig, Output, seconds
+from kopt.cli.options import Kubeconfig, Output, PrometheusToken, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.units import format_span
 from kopt.core.workload.gpu_hours import GpuHourHistory, GpuHours
@@ -63,9 +63,7 @@ def efficiency(
     ],
     by: Annotated[By, typer.Option("--by", help="What the rows are of.", show_choices=True)] = By.KIND,
     since: Annotated[str, typer.Option("--since", metavar="SPAN", help="How far back.")] = "24h",
-    token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
-    ] = None,
+    token_file: PrometheusToken = None,
     kubeconfig: Kubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:

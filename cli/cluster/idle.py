@@ -10,7 +10,7 @@ import typer
 
 from kopt.cli.errors import usage_error
 from kopt.cli.open_cluster import open_cluster
-from kopt.cli.options import Kubeconfig, Output, seconds
+from kopt.cli.options import Kubeconfig, Output, PrometheusToken, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.units import WHOLE_GPU, format_span
 from kopt.policies.idle import Idleness, idleness, should_give_up, unused_gpu_hours
@@ -60,9 +60,7 @@ def idle(
         float | None, typer.Option("--price", min=0, metavar="AMOUNT", help="Of a GPU-hour: shows what it costs.")
     ] = None,
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only this namespace; default: all.")] = "",
-    token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
-    ] = None,
+    token_file: PrometheusToken = None,
     kubeconfig: Kubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:

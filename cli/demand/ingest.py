@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kopt.cli.errors import Refused, usage_error
-from kopt.cli.options import Output, seconds
+from kopt.cli.options import Output, PrometheusToken, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import bar, print_status
 from kopt.serving.base.environment import load_settings
@@ -61,9 +61,7 @@ def ingest(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on after every bucket, until it is interrupted.")
     ] = False,
-    token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
-    ] = None,
+    token_file: PrometheusToken = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Push the demand of services from Prometheus to the prediction endpoint, which then forecasts them by name.

@@ -6,16 +6,14 @@ from typing import Annotated
 
 import typer
 
-from kopt.cli.options import Kubeconfig
+from kopt.cli.options import Kubeconfig, PrometheusToken
 
 
 def mcp(
     prometheus: Annotated[
         str, typer.Option("--prometheus", metavar="URL", help="Adds the tool idle, and measured use to recommend.")
     ] = "",
-    token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
-    ] = None,
+    token_file: PrometheusToken = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Serve what kopt reads as tools for an assistant: why, queue, gpus, recommend and idle (MCP, over stdio).

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kopt.cli.options import Kubeconfig, Output, seconds
+from kopt.cli.options import Kubeconfig, Output, PrometheusToken, seconds
 from kopt.cli.output import Format
 
 app = typer.Typer(
@@ -47,9 +47,7 @@ def scores(
     prometheus: Annotated[
         str, typer.Option("--prometheus", metavar="URL", help="Where the rules of `kopt alerts rules` are evaluated.")
     ] = "",
-    token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
-    ] = None,
+    token_file: PrometheusToken = None,
     kubeconfig: Kubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:

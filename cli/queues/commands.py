@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kopt.cli.options import Kubeconfig, Output
+from kopt.cli.options import Kubeconfig, Output, PrometheusToken
 from kopt.cli.output import Format
 from kopt.core.scheduling.queue_tree import DEFAULT_GPU_RESOURCE, Engine
 
@@ -144,9 +144,7 @@ def advise(
         str, typer.Option("--prometheus", metavar="URL", help="Where `kopt controller queues` is scraped.")
     ] = "",
     since: Annotated[str, typer.Option("--since", metavar="SPAN", help="How much demand to go by.")] = "28d",
-    token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
-    ] = None,
+    token_file: PrometheusToken = None,
     apply: Annotated[bool, typer.Option("--apply", help="Write the advised quotas into the KaiwoQueues.")] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Give back the quotas from before all advice.")] = False,
     kubeconfig: Kubeconfig = None,

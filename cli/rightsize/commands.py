@@ -11,7 +11,7 @@ import typer
 
 from kopt.cli.errors import Edge, Refused, usage_error
 from kopt.cli.interruption import run_interruptibly, with_kube
-from kopt.cli.options import Kubeconfig, Output, seconds
+from kopt.cli.options import Kubeconfig, Output, PrometheusToken, seconds
 from kopt.cli.output import Format, show
 from kopt.cli.progress import print_status
 from kopt.core.workload.rightsizing import Batch, Lever
@@ -29,7 +29,6 @@ Url = Annotated[
     str, typer.Option("--prometheus", metavar="URL", help="Where the kubelets' cAdvisor is scraped: CPU and memory.")
 ]
 Since = Annotated[str, typer.Option("--since", metavar="SPAN", help="How far back use is read.")]
-Token = Annotated[Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")]
 Namespace = Annotated[str, typer.Option("-n", "--namespace", help="Only this namespace; default: all.")]
 Workload = Annotated[str, typer.Argument(metavar="KIND/NAME", help="Such as job/finetune.")]
 BatchOption = Annotated[
@@ -55,7 +54,7 @@ def plan(
     check: Annotated[bool, typer.Option(help="Ask the API server whether it would take each change.")] = True,
     batch: BatchOption = None,
     namespace: Namespace = "",
-    token_file: Token = None,
+    token_file: PrometheusToken = None,
     kubeconfig: Kubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:
@@ -104,7 +103,7 @@ def apply(
         float, typer.Option(min=0.5, max=50, metavar="PERCENT", help="Slower by less than this is not slower.")
     ] = 3.0,
     since: Since = "24h",
-    token_file: Token = None,
+    token_file: PrometheusToken = None,
     kubeconfig: Kubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.interruption import run_interruptibly, with_kube
-from kopt.cli.options import Kubeconfig, Output, seconds
+from kopt.cli.options import Kubeconfig, Output, PrometheusToken, seconds
 from kopt.cli.output import Answer, Format, column, format_time, show
 from kopt.cli.progress import print_status
 from kopt.cli.sharing.reading import (
@@ -20,7 +20,6 @@ from kopt.cli.sharing.reading import (
     ConfigMap,
     Since,
     Slowdown,
-    Token,
     Url,
     config_map_key,
     read_measured,
@@ -81,7 +80,7 @@ def apply(
     timeout: Timeout = "5m",
     drain_timeout: DrainTimeout = "10m",
     config_map: ConfigMap = DEFAULT_CONFIGURATIONS,
-    token_file: Token = None,
+    token_file: PrometheusToken = None,
     kubeconfig: Kubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kopt.cli.open_cluster import open_cluster
-from kopt.cli.options import Kubeconfig, Output, seconds
+from kopt.cli.options import Kubeconfig, Output, PrometheusToken, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.sharing import changing
 from kopt.cli.sharing.reading import (
@@ -17,7 +17,6 @@ from kopt.cli.sharing.reading import (
     ConfigMap,
     Since,
     Slowdown,
-    Token,
     Url,
     config_map_key,
     read_measured,
@@ -89,7 +88,7 @@ def plan(
     manifests: Annotated[
         bool, typer.Option("--manifests", help="Print what to apply, for `kubectl apply --server-side -f -`.")
     ] = False,
-    token_file: Token = None,
+    token_file: PrometheusToken = None,
     kubeconfig: Kubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:

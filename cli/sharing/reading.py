@@ -19,7 +19,6 @@ Slowdown = Annotated[
 ConfigMap = Annotated[
     str, typer.Option("--config-map", metavar="NAMESPACE/NAME", help="The device plugin's configurations.")
 ]
-Token = Annotated[Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")]
 DEFAULT_CONFIGURATIONS = "gpu-operator/device-plugin-config"
 _PRESSURE_S = 3600
 

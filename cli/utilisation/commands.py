@@ -14,7 +14,7 @@ import typer
 
 from kopt.cli.cluster.efficiency import node_pools_of
 from kopt.cli.errors import Refused, usage_error
-from kopt.cli.options import Kubeconfig, Output, seconds
+from kopt.cli.options import Kubeconfig, Output, PrometheusToken, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import print_status
 from kopt.core.units import counted
@@ -63,9 +63,7 @@ def record(
         str, typer.Option("--prometheus", metavar="URL", help="Where the rules of `kopt alerts rules` are evaluated.")
     ],
     since: Annotated[str, typer.Option("--since", metavar="SPAN", help="How far back hours are looked for.")] = "15d",
-    token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
-    ] = None,
+    token_file: PrometheusToken = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Store how busy GPUs were in each hour that has ended and is not stored yet, by pool, for 400 days.

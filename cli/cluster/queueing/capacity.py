@@ -13,7 +13,7 @@ from kopt.cli.cluster.queueing.pools import numbers_of, on_demand_price, sizes_o
 from kopt.cli.cluster.queueing.what_if import what_if
 from kopt.cli.cost.reading import Prices, read_book
 from kopt.cli.errors import usage_error
-from kopt.cli.options import Kubeconfig, Output, seconds
+from kopt.cli.options import Kubeconfig, Output, PrometheusToken, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.hardware.pools import PoolSize
 from kopt.core.units import counted, format_span
@@ -77,9 +77,7 @@ def capacity(
         typer.Option("--gpus", metavar="POOL=NUMBER", help="As if the pool had so many; without a cluster, all pools."),
     ] = None,
     prices: Prices = None,
-    token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
-    ] = None,
+    token_file: PrometheusToken = None,
     kubeconfig: Kubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:

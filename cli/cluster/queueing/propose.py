@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kopt.cli.errors import Refused, unknown_name, usage_error
-from kopt.cli.options import Kubeconfig, Output, seconds
+from kopt.cli.options import Kubeconfig, Output, PrometheusToken, seconds
 from kopt.cli.output import Answer, Format, column, printable, show
 from kopt.core.scheduling.workload_class import WorkloadClass
 from kopt.core.times import stamp
@@ -77,9 +77,7 @@ def propose(
         str, typer.Option("--lead", metavar="SPAN", help="Default: 10m, and more where earlier ones were late.")
     ] = "",
     since: Annotated[str, typer.Option("--since", metavar="SPAN", help="How much demand to go by.")] = "8w",
-    token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
-    ] = None,
+    token_file: PrometheusToken = None,
     kubeconfig: Kubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:
